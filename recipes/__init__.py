@@ -1,0 +1,1 @@
+"""Post-training recipes in which a model learns from a partner, as plug-ins for verl."""
