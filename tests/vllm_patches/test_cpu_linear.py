@@ -1,0 +1,75 @@
+"""Weights of a CPU engine's linear layers stay where a trainer can write them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm.platforms import current_platform  # noqa: E402
+
+if not current_platform.is_cpu():
+    pytest.skip("the patch is for vLLM's CPU platform", allow_module_level=True)
+
+from vllm.model_executor.layers import utils  # noqa: E402
+
+from vllm_patches import cpu_linear  # noqa: E402
+
+
+@pytest.fixture
+def patched(monkeypatch):
+    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", utils.dispatch_cpu_unquantized_gemm)
+    assert cpu_linear.keep_weights_in_place()
+    assert cpu_linear.is_active()
+
+
+def layer_of(rows: int, columns: int) -> torch.nn.Module:
+    layer = torch.nn.Linear(columns, rows, bias=True)
+    layer.weight.requires_grad_(False)
+    return layer
+
+
+def test_a_weight_written_in_place_is_the_weight_used(patched):
+    layer = layer_of(48, 32)
+    weight = layer.weight
+    utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    assert layer.weight is weight
+    x = torch.randn(5, 32)
+    for _ in range(2):
+        layer.weight.normal_()
+        expected = x @ layer.weight.T + layer.bias
+        torch.testing.assert_close(utils.cpu_unquantized_gemm(layer, x, layer.weight, layer.bias), expected)
+
+
+def test_upstream_drops_the_weight():
+    layer = layer_of(48, 32)
+    utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    assert layer.weight.numel() == 0, "upstream keeps the weight now: the patch may go"
+
+
+def test_layers_that_are_not_linear_keep_the_upstream_path(patched):
+    conv = torch.nn.Conv1d(4, 4, 3)
+    conv.weight.requires_grad_(False)
+    utils.dispatch_cpu_unquantized_gemm(conv, remove_weight=True)
+    assert not hasattr(conv, "cpu_linear")
+
+
+def test_patching_twice_is_patching_once(patched):
+    once = utils.dispatch_cpu_unquantized_gemm
+    assert cpu_linear.keep_weights_in_place()
+    assert utils.dispatch_cpu_unquantized_gemm is once
+
+
+@pytest.mark.parametrize("switch", ["", "0", "1"])
+def test_register_patches_only_when_asked(switch):
+    code = "import vllm_patches as v; v.register(); v.register(); from vllm_patches.cpu_linear import is_active; " + (
+        "print('active', is_active())"
+    )
+    environment = {**os.environ, "VERL_DUETS_CPU": switch}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"active {switch == '1'}" in done.stdout

@@ -1,0 +1,86 @@
+"""The guard knows the installed vLLM, sees a changed one, and says so in a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import vllm_patches  # noqa: E402
+from vllm_patches import guard  # noqa: E402
+from vllm_patches.guard import Fields, Signature, Source, Upstream  # noqa: E402
+
+PATCHES = Path(vllm_patches.__file__).with_name("PATCHES.md")
+
+
+@pytest.fixture
+def fresh_cache():
+    guard.problems.cache_clear()
+    yield
+    guard.problems.cache_clear()
+
+
+def test_every_symbol_of_the_installed_vllm_is_as_expected():
+    assert [row for row in guard.ledger() if row["status"] != "ok"] == []
+
+
+def test_the_ledger_in_prose_and_the_ledger_in_code_name_the_same_symbols():
+    written = {
+        cell.strip("`")
+        for line in PATCHES.read_text().splitlines()
+        for cell in [line.split("|")[1].strip() if line.startswith("| `") else ""]
+        if cell
+    }
+    assert written == {upstream.symbol for upstream in guard.SYMBOLS}
+
+
+def test_rows_are_plain_strings():
+    for row in guard.ledger(["plugin"]):
+        assert set(row) == {"symbol", "area", "why", "expected", "found", "status"}
+        assert all(isinstance(value, str) for value in row.values())
+
+
+@pytest.mark.parametrize(
+    ("symbol", "expected", "status"),
+    [
+        ("vllm.outputs:NoSuchOutput", Fields(("index",)), "missing"),
+        ("vllm.no_such_module:thing", Fields(("index",)), "missing"),
+        ("vllm.outputs:CompletionOutput", Fields(("index", "no_such_field")), "changed"),
+        ("vllm.outputs:CompletionOutput.finished", Signature(("self", "now")), "changed"),
+        ("vllm.outputs:CompletionOutput.finished", Signature(("self",)), "ok"),
+        ("vllm.outputs:CompletionOutput.finished", Source(("return self.finish_reason is not  None",)), "ok"),
+        ("vllm.outputs:CompletionOutput.finished", Source(("return self.done",)), "changed"),
+    ],
+)
+def test_a_difference_is_seen(symbol, expected, status):
+    assert Upstream(symbol, "test", "", expected).row()["status"] == status
+
+
+def test_a_patched_symbol_is_judged_by_what_lies_beneath():
+    vllm_patches.register()
+    row = next(row for row in guard.ledger(["plugin"]) if row["symbol"].endswith("use_v2_model_runner"))
+    assert row["status"] == "ok"
+    assert "patched" in row["found"]
+
+
+def test_a_changed_symbol_is_refused_by_name(monkeypatch, fresh_cache):
+    changed = Upstream("vllm.outputs:CompletionOutput", "tandem", "", Fields(("vanished",)))
+    monkeypatch.setattr(guard, "SYMBOLS", (changed,))
+    with pytest.raises(guard.UnsupportedVllmError, match="vllm.outputs:CompletionOutput is changed.*vanished"):
+        guard.require("tandem")
+
+
+@pytest.mark.parametrize("version", ["0.27.9", "0.29.0", "1.0.0", "not-a-version"])
+def test_an_unknown_version_is_refused(monkeypatch, fresh_cache, version):
+    monkeypatch.setattr("vllm.__version__", version)
+    with pytest.raises(guard.UnsupportedVllmError, match=version):
+        guard.require("plugin")
+    guard.problems.cache_clear()
+    monkeypatch.setenv(guard.UNTESTED_SWITCH, "1")
+    guard.require("plugin")
+
+
+@pytest.mark.parametrize("version", ["0.28.0", "0.28.1", "0.28.0+cpu", "0.28.1rc1"])
+def test_a_known_version_is_accepted(monkeypatch, fresh_cache, version):
+    monkeypatch.setattr("vllm.__version__", version)
+    assert guard.version_problem() is None
