@@ -1,0 +1,203 @@
+"""Win rates, soft baselines and regression targets of SPPO.
+
+The method is Self-Play Preference Optimization (Wu et al. 2024, arXiv 2405.00675): the policy is regressed, in
+log-ratio to the policy that generated the data, on `eta * (score - baseline)`. Everything here acts on one number per
+response; the log-ratio and the loss are in `loss.py`.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import torch
+
+Index = Sequence[Hashable] | np.ndarray | torch.Tensor
+
+
+def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:
+    """(1/beta) log mean exp(beta * scores): the soft value that is the best baseline (SPPO paper, section 4.3).
+
+    Args:
+        scores: `(n,)`, n at least 1.
+        beta: inverse temperature; 0 gives the arithmetic mean, +inf would give the maximum, -inf the minimum.
+
+    Returns:
+        0-dimensional tensor, float32 or wider.
+    """
+    scores = _as_scores(scores)
+    groups = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
+    return _grouped_softmean(scores.double(), groups, 1, beta)[0].to(scores.dtype)
+
+
+def sppo_target(
+    scores: torch.Tensor, index: Index, *, eta: float = 1.0, scope: str = "batch", baseline: str = "softmean"
+) -> torch.Tensor:
+    """Regression target `eta * (score - baseline)` of each response's summed log-ratio, in nats.
+
+    With scores the win rates and `baseline="half"` it is the right-hand side of the SPPO paper's eq. 4.7; with
+    `baseline="softmean"` it is section 4.3's, the normaliser sampled. Batch scope, soft baseline and raw rewards make
+    verl's SPPO recipe.
+
+    Args:
+        scores: `(B,)` sequence reward or win rate of each response.
+        index: `(B,)` prompt identity of each response, any hashable values; read when `scope` is "prompt".
+        eta: step size in nats per unit of score.
+        scope: "batch" takes one baseline over all rows, "prompt" one per prompt.
+        baseline: "softmean" (at inverse temperature eta), "mean", or "half" (the constant 1/2).
+
+    Returns:
+        `(B,)`, float32 or wider, on the device of `scores`.
+
+    Raises:
+        ValueError: shapes that do not fit, non-finite scores, an option that is not listed above, or a target beyond
+            the range of the result's type.
+    """
+    scores = _as_scores(scores)
+    if not math.isfinite(eta):
+        raise ValueError(f"eta must be finite, found {eta}")
+    if scope == "batch":
+        _check_index(scores, index)
+        groups, n_groups = torch.zeros(len(scores), dtype=torch.long, device=scores.device), 1
+    elif scope == "prompt":
+        groups, n_groups = _group_ids(scores, index)
+    else:
+        raise ValueError(f"scope must be 'batch' or 'prompt', found {scope!r}")
+
+    wide = scores.double()
+    if baseline == "softmean":
+        value = _grouped_softmean(wide, groups, n_groups, eta)[groups]
+    elif baseline == "mean":
+        value = _grouped_mean(wide, groups, n_groups)[groups]
+    elif baseline == "half":
+        value = torch.full_like(wide, 0.5)
+    else:
+        raise ValueError(f"baseline must be 'softmean', 'mean' or 'half', found {baseline!r}")
+    target = (eta * (wide - value)).to(scores.dtype)
+    if not torch.isfinite(target).all():
+        raise ValueError(f"the target eta * (score - baseline) exceeds {scores.dtype}; lower eta, found {eta}")
+    return target
+
+
+def win_rates(scores: torch.Tensor, index: Index, *, kind: str = "binary", tau: float = 1.0) -> torch.Tensor:
+    """Estimated probability that a response beats one drawn from the same policy (SPPO paper, section 4.1).
+
+    P_hat(y_i) = (1/K) sum_k P(y_i > y_k) over the K responses to the prompt, y_i itself among them at 1/2.
+
+    Args:
+        scores: `(B,)` score of each response.
+        index: `(B,)` prompt identity of each response.
+        kind: "binary" is 1, 1/2 or 0 for a greater, equal or smaller score; "bradley_terry" is
+            sigmoid((s_i - s_k) / tau), as the original code does with a scalar preference model.
+        tau: temperature of "bradley_terry", in units of score.
+
+    Returns:
+        `(B,)`, float32 or wider; a prompt with one response gets 1/2.
+
+    Raises:
+        ValueError: shapes that do not fit, non-finite scores, an unknown kind, or a tau that is not positive.
+    """
+    scores = _as_scores(scores)
+    if kind not in ("binary", "bradley_terry"):
+        raise ValueError(f"kind must be 'binary' or 'bradley_terry', found {kind!r}")
+    if not (math.isfinite(tau) and tau > 0):
+        raise ValueError(f"tau must be finite and greater than 0, found {tau}")
+    rates = torch.empty_like(scores)
+    for rows in _rows_of_groups(scores, index):
+        group = scores[rows].double()
+        margin = group.unsqueeze(1) - group.unsqueeze(0)
+        preference = torch.sigmoid(margin / tau) if kind == "bradley_terry" else (torch.sign(margin) + 1) / 2
+        rates[rows] = preference.mean(dim=1).to(scores.dtype)
+    return rates
+
+
+def win_rates_from_judge(preference: torch.Tensor) -> torch.Tensor:
+    """Win rates of K responses to one prompt from a pairwise judge, with the judge's position bias averaged out.
+
+    Args:
+        preference: `(K, K)`, entry (i, k) the judge's probability in [0, 1] that response i beats response k; the
+            diagonal is not read, a response ties with itself.
+
+    Returns:
+        `(K,)` row means of (P_ik + 1 - P_ki) / 2; they sum to K / 2.
+
+    Raises:
+        ValueError: a matrix that is not square, or entries off the diagonal outside [0, 1].
+    """
+    if preference.ndim != 2 or preference.shape[0] != preference.shape[1] or preference.shape[0] == 0:
+        raise ValueError(f"preference must have shape (K, K) with K at least 1, found {tuple(preference.shape)}")
+    wide = preference.double()
+    diagonal = torch.eye(len(wide), dtype=torch.bool, device=wide.device)
+    wide = torch.where(diagonal, 0.5, wide)
+    if not ((wide >= 0) & (wide <= 1)).all():
+        raise ValueError("preference must hold probabilities in [0, 1]")
+    rates = ((wide + 1 - wide.T) / 2).mean(dim=1)
+    return rates.to(torch.promote_types(preference.dtype, torch.float32))
+
+
+def best_worst(scores: torch.Tensor, index: Index) -> torch.Tensor:
+    """Select the best and the worst response of each prompt, as the original pipeline does.
+
+    Args:
+        scores: `(B,)` score or win rate of each response.
+        index: `(B,)` prompt identity of each response.
+
+    Returns:
+        `(B,)` bool, two rows per prompt: the first that has the highest score and the first that has the lowest; one
+        row where all scores of the prompt are equal.
+
+    Raises:
+        ValueError: shapes that do not fit, or non-finite scores.
+    """
+    scores = _as_scores(scores)
+    selected = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    for rows in _rows_of_groups(scores, index):
+        # numpy documents that the first of equal values is taken; torch leaves it open
+        group = scores[rows].cpu().numpy()
+        selected[rows[int(group.argmax())]] = True
+        selected[rows[int(group.argmin())]] = True
+    return selected
+
+
+def _as_scores(scores: torch.Tensor) -> torch.Tensor:
+    if scores.ndim != 1 or len(scores) == 0:
+        raise ValueError(f"scores must have shape (B,) with B at least 1, found {tuple(scores.shape)}")
+    scores = scores.detach().to(torch.promote_types(scores.dtype, torch.float32))
+    if not torch.isfinite(scores).all():
+        rows = (~torch.isfinite(scores)).nonzero().flatten().tolist()
+        raise ValueError(f"scores must be finite, found NaN or infinity in rows {rows[:8]}")
+    return scores
+
+
+def _check_index(scores: torch.Tensor, index: Index) -> None:
+    if len(index) != len(scores):
+        raise ValueError(f"index must name the prompt of each of the {len(scores)} scores, found {len(index)} entries")
+
+
+def _group_ids(scores: torch.Tensor, index: Index) -> tuple[torch.Tensor, int]:
+    _check_index(scores, index)
+    names = index.tolist() if isinstance(index, torch.Tensor | np.ndarray) else index
+    order: dict[Hashable, int] = {}
+    ids = [order.setdefault(name, len(order)) for name in names]
+    return torch.tensor(ids, dtype=torch.long, device=scores.device), len(order)
+
+
+def _rows_of_groups(scores: torch.Tensor, index: Index) -> list[torch.Tensor]:
+    groups, n_groups = _group_ids(scores, index)
+    order = torch.argsort(groups, stable=True)
+    return list(order.split(torch.bincount(groups, minlength=n_groups).tolist()))
+
+
+def _grouped_mean(scores: torch.Tensor, groups: torch.Tensor, n_groups: int) -> torch.Tensor:
+    total = torch.zeros(n_groups, dtype=scores.dtype, device=scores.device).index_add_(0, groups, scores)
+    return total / torch.bincount(groups, minlength=n_groups)
+
+
+def _grouped_softmean(scores: torch.Tensor, groups: torch.Tensor, n_groups: int, beta: float) -> torch.Tensor:
+    if beta == 0:
+        return _grouped_mean(scores, groups, n_groups)
+    # the extreme that keeps every exponent at or below 0; expm1 and log1p keep the digits when beta is small
+    extreme = torch.zeros(n_groups, dtype=scores.dtype, device=scores.device).scatter_reduce_(
+        0, groups, scores, "amax" if beta > 0 else "amin", include_self=False
+    )
+    excess = torch.expm1(beta * (scores - extreme[groups]))
+    return extreme + torch.log1p(_grouped_mean(excess, groups, n_groups)) / beta
