@@ -2,7 +2,7 @@
 
     python -m recipes.doctor [--json] [--verbose] [--ray]
 
-Exit code 0 only if nothing failed. A notice (no accelerator, no flash-attn) does not fail: the recipes run, differently.
+Exit code 0 only if nothing failed. A notice (no accelerator, no flash-attn) fails nothing: recipes run, differently.
 `--ray` joins the cluster named by RAY_ADDRESS, or the one running on this machine, and examines every live node of it;
 it never starts one.
 """

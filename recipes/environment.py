@@ -1,4 +1,4 @@
-"""What one machine's Python environment looks like to a training process: the findings that `recipes.doctor` reports."""
+"""What one machine looks like to a training process: the findings that `recipes.doctor` reports."""
 
 import importlib.metadata
 import importlib.util
