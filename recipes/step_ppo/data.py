@@ -1,0 +1,209 @@
+"""Data sets as rows of verl's parquet format: LogiQA-v2, ReClor, GSM8K, MATH, and files of the same shape.
+
+A row keeps the position of the question in its file as `extra_info.index`; it identifies the question in every later stage, as in the published
+trajectory files.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipes.step_ppo.prompts import LETTERS, math_prompt, ordered_options, react_prompt
+from recipes.step_ppo.steps import StepStyle
+
+Row = dict[str, Any]
+
+
+class MalformedData(ValueError):
+    """A row without a field that its data set has, or with a value of another kind."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Where a data set lives and how one of its items becomes a row.
+
+    path, config: Hugging Face data set id (or builder) and configuration. style: how steps are written.
+    files: pattern with `{split}` for a data set that is read by file.
+    """
+
+    path: str
+    config: str | None
+    style: StepStyle
+    row: Callable[[Row, int, str, str | None], Row]
+    files: str | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt as the pipeline's stages need it. `gold` is a letter or a maths answer."""
+
+    id: str
+    prompt: str
+    gold: str
+    data_source: str
+    style: StepStyle
+
+
+def read_items(path: str | Path) -> Iterator[Row]:
+    """Items of a `.parquet`, `.jsonl`, `.json` (list) or `.txt` (JSON lines, as LogiQA-v2 ships) file.
+
+    Raises:
+        MalformedData: with file and line, for a line that is no JSON object.
+        ValueError: another suffix.
+    """
+    path = Path(path)
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        yield from pyarrow.parquet.read_table(path).to_pylist()
+    elif path.suffix == ".json":
+        items = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(items, list):
+            raise MalformedData(f"{path}: expected a list of objects, found {type(items).__name__}")
+        yield from items
+    elif path.suffix in (".jsonl", ".txt"):
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        yield json.loads(line)
+                    except ValueError as error:
+                        raise MalformedData(f"{path}:{number} is not JSON: {error}") from error
+    else:
+        raise ValueError(f"{path}: unknown suffix {path.suffix!r}; expected .parquet, .jsonl, .json or .txt")
+
+
+def choice_row(
+    item: Row, index: int, split: str, order: str | None, *, data_source: str, keys: tuple[str, str, str, str]
+) -> Row:
+    """One multiple-choice row. `keys` name context, question, options and label in the item."""
+    context_key, question_key, options_key, label_key = keys
+    for key in (context_key, question_key, options_key):
+        if item.get(key) is None:
+            raise MalformedData(f"item {index} of {split} has no {key!r}: found {sorted(item)}")
+    options = [str(option) for option in item[options_key]]
+    label = item.get(label_key)
+    # The ReClor test split is unlabelled; the Hub's copy writes that as an empty string or -1.
+    label = None if label in (None, "", -1) else int(label)
+    try:
+        options, label = ordered_options(options, label, order)
+        prompt = react_prompt(str(item[context_key]), str(item[question_key]), options)
+    except ValueError as error:
+        raise MalformedData(f"item {index} of {split}: {error}") from error
+    return make_row(
+        prompt, "" if label is None else LETTERS[label], index, split, data_source=data_source, style="react"
+    )
+
+
+def gsm8k_row(item: Row, index: int, split: str, order: str | None) -> Row:
+    """GSM8K: the gold answer stands behind `####`."""
+    if "question" not in item or "####" not in str(item.get("answer")):
+        raise MalformedData(f"item {index} of {split}: expected 'question' and an 'answer' with '####'")
+    gold = str(item["answer"]).rpartition("####")[2].strip().replace(",", "")
+    return make_row(math_prompt(item["question"]), gold, index, split, data_source="openai/gsm8k", style="lines")
+
+
+def math_row(item: Row, index: int, split: str, order: str | None) -> Row:
+    """MATH: the gold answer is the content of the last `\\boxed{}` of the solution."""
+    gold = last_boxed(str(item.get("solution", "")))
+    if "problem" not in item or gold is None:
+        raise MalformedData(f"item {index} of {split}: expected 'problem' and a 'solution' with \\boxed{{}}")
+    return make_row(
+        math_prompt(item["problem"]),
+        gold,
+        index,
+        split,
+        data_source="DigitalLearningGmbH/MATH-lighteval",
+        style="lines",
+    )
+
+
+def last_boxed(text: str) -> str | None:
+    """Content of the last `\\boxed{...}` whose braces close, None without one."""
+    for match in reversed(list(re.finditer(r"\\f?boxed\s*\{", text))):
+        depth = 1
+        for position in range(match.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[position], 0)
+            if depth == 0:
+                return text[match.end() : position].strip()
+    return None
+
+
+def make_row(prompt: str, gold: str, index: int, split: str, *, data_source: str, style: StepStyle) -> Row:
+    """A row of verl's RL format. The prompt is plain text in one user message; no chat template is meant to be put around it."""
+    return {
+        "data_source": data_source,
+        "prompt": [{"role": "user", "content": prompt}],
+        "ability": "logic" if style == "react" else "math",
+        "reward_model": {"style": "rule", "ground_truth": gold},
+        "extra_info": {"index": index, "split": split, "step_style": style},
+    }
+
+
+def _choice(data_source: str, keys: tuple[str, str, str, str]) -> Callable[[Row, int, str, str | None], Row]:
+    return lambda item, index, split, order: choice_row(item, index, split, order, data_source=data_source, keys=keys)
+
+
+# The Hub's copies of LogiQA 2.0 are loading scripts or mix the tasks, so its own repository is read, as the LPR code did.
+LOGIQA2_FILES = "https://raw.githubusercontent.com/csitfun/LogiQA2.0/main/logiqa/DATA/LOGIQA/{split}.txt"
+
+DATASETS = {
+    "logiqa2": Dataset(
+        "json",
+        None,
+        "react",
+        _choice("csitfun/LogiQA2.0", ("text", "question", "options", "answer")),
+        files=LOGIQA2_FILES,
+    ),
+    "reclor": Dataset(
+        "metaeval/reclor", None, "react", _choice("metaeval/reclor", ("context", "question", "answers", "label"))
+    ),
+    "gsm8k": Dataset("openai/gsm8k", "main", "lines", gsm8k_row),
+    "math": Dataset("DigitalLearningGmbH/MATH-lighteval", None, "lines", math_row),
+}
+
+
+def load_items(dataset: Dataset, split: str, files: Iterable[str] | None) -> Iterator[Row]:
+    """Items from local files, or from the Hub when none are given."""
+    if files:
+        for path in files:
+            yield from read_items(path)
+        return
+    import datasets
+
+    if dataset.files:
+        yield from datasets.load_dataset(dataset.path, data_files=dataset.files.format(split=split), split="train")
+    else:
+        yield from datasets.load_dataset(dataset.path, dataset.config, split=split)
+
+
+def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
+    """Questions of prepared parquet (or jsonl) files by id, in file order.
+
+    Raises:
+        MalformedData: a row that lacks a field, or an index that occurs twice.
+    """
+    questions: dict[str, Question] = {}
+    for path in paths:
+        for number, row in enumerate(read_items(path)):
+            try:
+                question = Question(
+                    id=str(row["extra_info"]["index"]),
+                    prompt=row["prompt"][0]["content"],
+                    gold=row["reward_model"]["ground_truth"],
+                    data_source=row["data_source"],
+                    style=row["extra_info"].get("step_style") or "react",
+                )
+            except (KeyError, IndexError, TypeError) as error:
+                raise MalformedData(
+                    f"{path}, row {number} is no prepared prompt ({error!r}): run recipes.step_ppo.prepare"
+                ) from error
+            if question.id in questions:
+                raise MalformedData(
+                    f"{path}, row {number}: index {question.id} occurs twice; prepare the splits as one run or pass one file"
+                )
+            questions[question.id] = question
+    return questions

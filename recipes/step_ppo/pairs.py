@@ -1,0 +1,225 @@
+"""Preference pairs for DPO and process-DPO.
+
+Source: construct_dpo_data_from_react_response.py (all correct times incorrect) and best_of_filter_by_reward_v2.2.py (process pairs) of the LPR
+code. Its data set wrote every pair of a question into one shared dict, so that training saw the last pair of a question again and again; here
+every pair is its own frozen value and every record is made anew.
+"""
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tqdm import tqdm
+
+from recipes.step_ppo.journal import Journal, expand, read_records
+from recipes.step_ppo.prm_scores import counted_steps, trajectory_score
+
+PairKind = Literal["contrastive", "positive"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One response of a question. `score` and `step_scores` are None where no PRM has read it."""
+
+    index: int
+    text: str
+    correct: bool
+    score: float | None = None
+    step_scores: tuple[float, ...] | None = None
+    num_lines: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`chosen` is preferred to `reject`."""
+
+    chosen: Candidate
+    reject: Candidate
+    kind: PairKind
+
+
+def outcome_pairs(candidates: Sequence[Candidate]) -> list[Pair]:
+    """Every correct response against every incorrect one, in sampling order (vanilla DPO)."""
+    wrong = [c for c in candidates if not c.correct]
+    return [Pair(c, r, "contrastive") for c in candidates if c.correct for r in wrong]
+
+
+def process_pairs(
+    candidates: Sequence[Candidate],
+    *,
+    margin: float,
+    best_of: int = 10,
+    max_negatives: int = 10,
+    min_chosen_lines: int = 0,
+    min_reject_lines: int = 0,
+    positive: bool = True,
+) -> list[Pair]:
+    """Contrastive pairs, then positive-positive pairs, of one question (process-DPO).
+
+    Responses without a score are left out. The `best_of` correct responses with the highest scores are chosen, in sampling order. Each is
+    paired with the `max_negatives` incorrect responses with the highest scores, whatever the difference, and with every correct response whose
+    score is smaller by **more than** `margin`. Ties keep sampling order.
+
+    Args:
+        margin: smallest difference of scores in positive-positive pairs, exclusive.
+        min_chosen_lines, min_reject_lines: positive-positive pairs need at least so many lines on each side.
+        positive: whether to make positive-positive pairs (not for questions the PRM was trained on).
+
+    Raises:
+        ValueError: a negative margin, which would pair a response with itself, or a bound below 1.
+    """
+    if margin < 0:
+        raise ValueError(f"margin must be 0 or more, found {margin}")
+    if best_of < 1 or max_negatives < 0:
+        raise ValueError(
+            f"best_of must be at least 1 and max_negatives at least 0, found {best_of} and {max_negatives}"
+        )
+    scored = [c for c in candidates if c.score is not None]
+    right = sorted((c for c in scored if c.correct), key=lambda c: -c.score)
+    wrong = sorted((c for c in scored if not c.correct), key=lambda c: -c.score)
+    chosen = sorted(right[:best_of], key=lambda c: c.index)
+    contrastive = [Pair(c, r, "contrastive") for c in chosen for r in wrong[:max_negatives]]
+    if not positive:
+        return contrastive
+    return contrastive + [
+        Pair(c, r, "positive")
+        for c in chosen
+        if c.num_lines >= min_chosen_lines
+        for r in right
+        if r.num_lines >= min_reject_lines and c.score - r.score > margin
+    ]
+
+
+def one_pair_per_question(pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:
+    """At most one pair, drawn at random: the amount of distinct data the LPR code's aliased data set held, for comparison."""
+    return [rng.choice(pairs)] if pairs else []
+
+
+def pair_record(question_id: str, pair: Pair) -> dict:
+    """The published pair format with a key: a new, unshared dict each time."""
+    return {
+        "key": f"{question_id}/{pair.kind}/{pair.chosen.index}-{pair.reject.index}",
+        "id": question_id,
+        "kind": pair.kind,
+        "chosen": pair.chosen.text,
+        "reject": pair.reject.text,
+        "chosen_reward": pair.chosen.score,
+        "reject_reward": pair.reject.score,
+        "chosen_full_rewards": None if pair.chosen.step_scores is None else list(pair.chosen.step_scores),
+        "reject_full_rewards": None if pair.reject.step_scores is None else list(pair.reject.step_scores),
+    }
+
+
+def candidates_of(
+    trajectory: dict, scores: dict | None, *, reduction: str, drop_kinds: Sequence[str], skip_last: int
+) -> list[Candidate]:
+    """Candidates of one question from its records of `collect` and `score`.
+
+    Raises:
+        ValueError: the score record belongs to other responses.
+    """
+    scored = {} if scores is None else {s["response_index"]: s for s in scores["scores"]}
+    if scored and max(scored) >= len(trajectory["responses"]):
+        raise ValueError(
+            f"question {trajectory['id']}: scores for response {max(scored)} of {len(trajectory['responses'])}: "
+            "the score file was made from other trajectories"
+        )
+    candidates = []
+    for index, response in enumerate(trajectory["responses"]):
+        score, steps = None, None
+        if index in scored:
+            values, kinds = scored[index]["step_scores"], scored[index]["kinds"]
+            counted = counted_steps(values, kinds, drop_kinds=drop_kinds, skip_last=skip_last)
+            if counted:
+                score = trajectory_score(values, kinds, reduction=reduction, drop_kinds=drop_kinds, skip_last=skip_last)
+                steps = tuple(counted)
+        lines = len(response["text"].split("\n"))
+        candidates.append(Candidate(index, response["text"], bool(response["correct"]), score, steps, lines))
+    return candidates
+
+
+def question_ids(paths: Iterable[str], *, skip_corrupt: bool = False) -> set[str]:
+    """Question ids that occur in record files."""
+    return {record["id"] for record in read_records(expand(paths), skip_corrupt=skip_corrupt)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.pairs",
+        description="Make preference pairs from collected (and scored) trajectories.",
+    )
+    parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
+    parser.add_argument(
+        "--scores", nargs="+", help="output of score; without it, every correct against every incorrect response"
+    )
+    parser.add_argument("--output", required=True, help="jsonl file")
+    parser.add_argument("--margin", type=float, default=0.5, help="positive-positive pairs differ by more than this")
+    parser.add_argument("--best-of", type=int, default=10, help="correct responses per question that are chosen")
+    parser.add_argument("--max-negatives", type=int, default=10, help="incorrect responses per chosen one")
+    parser.add_argument("--reduction", choices=("product", "min", "sum"), default="product")
+    parser.add_argument("--remove-action", action="store_true", help="leave the scores of Action steps out")
+    parser.add_argument("--skip-last", type=int, default=0, help="leave the last so many steps out of the score")
+    parser.add_argument("--min-chosen-lines", type=int, default=0)
+    parser.add_argument("--min-reject-lines", type=int, default=0)
+    parser.add_argument(
+        "--prm-train",
+        nargs="+",
+        default=[],
+        help="record files the PRM was trained on: no positive-positive pairs for their questions",
+    )
+    parser.add_argument("--one-per-question", action="store_true", help="keep one random pair of each question")
+    parser.add_argument("--seed", type=int, default=0, help="for --one-per-question")
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    read = {"skip_corrupt": args.skip_corrupt}
+    trajectories = list(read_records(expand(args.trajectories), **read))
+    scores = {record["id"]: record for record in read_records(expand(args.scores), **read)} if args.scores else {}
+    prm_train = question_ids(args.prm_train, **read)
+    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
+    counts: Counter[str] = Counter()
+    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
+        for trajectory in tqdm(trajectories, desc="pairs", unit="question"):
+            for record in _records(
+                trajectory, scores.get(trajectory["id"]), args, positive=trajectory["id"] not in prm_train
+            ):
+                counts[record["kind"]] += 1
+                if record["key"] not in journal:
+                    journal.append(record)
+    print(
+        f"{args.output}: {counts['contrastive']} contrastive + {counts['positive']} positive-positive = {counts.total()} pairs"
+    )
+    return 0
+
+
+def _records(trajectory: dict, scores: dict | None, args: argparse.Namespace, *, positive: bool) -> list[dict]:
+    drop_kinds = ("Action",) if args.remove_action else ()
+    candidates = candidates_of(
+        trajectory, scores, reduction=args.reduction, drop_kinds=drop_kinds, skip_last=args.skip_last
+    )
+    if args.scores:
+        pairs = process_pairs(
+            candidates,
+            margin=args.margin,
+            best_of=args.best_of,
+            max_negatives=args.max_negatives,
+            min_chosen_lines=args.min_chosen_lines,
+            min_reject_lines=args.min_reject_lines,
+            positive=positive,
+        )
+    else:
+        pairs = outcome_pairs(candidates)
+    if args.one_per_question:
+        pairs = one_pair_per_question(pairs, random.Random(f"{args.seed}/{trajectory['id']}"))
+    return [pair_record(trajectory["id"], pair) for pair in pairs]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Intermediate states: prefixes of sampled trajectories from which completions will be drawn.
+
+Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in the README: draws are seeded per
+trajectory, and shards lose no remainder.
+"""
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from recipes.step_ppo.journal import Journal, expand, read_records
+from recipes.step_ppo.react import step_kind
+from recipes.step_ppo.steps import StepStyle
+
+
+@dataclass(frozen=True)
+class StateSampling:
+    """Which prefixes become states.
+
+    ratio: probability of each remaining step. ratio_s: share of leading steps never used. ratio_e: share after which none is used.
+    Both bounds are floors of share times number of steps. drop_kinds: kinds of step that are drawn but not kept.
+    """
+
+    ratio: float = 0.4
+    ratio_s: float = 0.2
+    ratio_e: float = 1.0
+    drop_kinds: tuple[str, ...] = ()
+    style: StepStyle = "react"
+
+    def __post_init__(self):
+        for name in ("ratio", "ratio_s", "ratio_e"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], found {value}")
+
+
+@dataclass(frozen=True)
+class State:
+    """A prefix of a response, up to and including one step's line. `step` counts the steps of the response from 0."""
+
+    step: int
+    kind: str
+    prefix: str
+
+
+def state_lines(response: str, style: StepStyle = "react") -> list[tuple[int, str]]:
+    """Line number and kind of the steps that may become states.
+
+    The first thought is none of them (its label stands in the prompt), nor is the final action.
+    """
+    lines = response.split("\n")
+    if style == "lines":
+        found = [(i, "Line") for i, line in enumerate(lines) if line.strip()]
+    else:
+        found = [(i, kind) for i, line in enumerate(lines) if (kind := step_kind(line)) is not None]
+    return found[:-1]
+
+
+def sample_states(response: str, sampling: StateSampling, rng: random.Random) -> list[State]:
+    """Draw the states of one cleaned response.
+
+    Every eligible step costs one draw from `rng`, whether or not its kind is dropped, so the filter does not move the others.
+    """
+    lines = response.split("\n")
+    steps = state_lines(response, sampling.style)
+    first, stop = int(len(steps) * sampling.ratio_s), int(len(steps) * sampling.ratio_e)
+    states = []
+    for step in range(first, stop):
+        line, kind = steps[step]
+        if rng.random() < sampling.ratio and kind not in sampling.drop_kinds:
+            states.append(State(step, kind, "\n".join(lines[: line + 1])))
+    return states
+
+
+def trajectory_rng(seed: int, question_id: str, response_index: int) -> random.Random:
+    """Random stream of one trajectory, the same whatever the order or sharding of the questions."""
+    return random.Random(f"{seed}/{question_id}/{response_index}")
+
+
+def shard_bounds(count: int, num_shards: int) -> list[tuple[int, int]]:
+    """`num_shards` half-open ranges that cover 0..count in order, sizes differing by at most one.
+
+    Raises:
+        ValueError: fewer than one shard.
+    """
+    if num_shards < 1:
+        raise ValueError(f"num_shards must be at least 1, found {num_shards}")
+    edges = [count * i // num_shards for i in range(num_shards + 1)]
+    return list(zip(edges, edges[1:], strict=False))
+
+
+def state_records(trajectory: dict, sampling: StateSampling, seed: int) -> Iterator[dict]:
+    """Records of the states of one question's trajectories (a record of `collect`)."""
+    for index, response in enumerate(trajectory["responses"]):
+        rng = trajectory_rng(seed, trajectory["id"], index)
+        for state in sample_states(response["text"], sampling, rng):
+            yield {
+                "key": f"{trajectory['id']}/{index}/{state.step}",
+                "id": trajectory["id"],
+                "response_index": index,
+                "step": state.step,
+                "kind": state.kind,
+                "prefix": state.prefix,
+            }
+
+
+def shard_path(output: str, shard: int, num_shards: int) -> str:
+    """`states.jsonl` becomes `states.3-of-20.jsonl`; a single shard keeps the name."""
+    if num_shards == 1:
+        return output
+    stem, dot, suffix = output.rpartition(".")
+    return f"{stem}.{shard}-of-{num_shards}.{suffix}" if dot else f"{output}.{shard}-of-{num_shards}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.states", description="Sample intermediate states from collected trajectories."
+    )
+    parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
+    parser.add_argument(
+        "--output", required=True, help="jsonl file; with several shards `.i-of-n` goes before the suffix"
+    )
+    parser.add_argument("--ratio", type=float, default=0.4, help="probability of each eligible step")
+    parser.add_argument("--ratio-s", type=float, default=0.2, help="share of leading steps that are never used")
+    parser.add_argument("--ratio-e", type=float, default=1.0, help="share of steps after which none is used")
+    parser.add_argument("--remove-action", action="store_true", help="keep no state that ends with an action")
+    parser.add_argument("--min-step", type=int, default=0, help="use responses with at least this many lines")
+    parser.add_argument("--style", choices=("react", "lines"), default="react", help="how steps are written")
+    parser.add_argument(
+        "--num-shards", type=int, default=1, help="number of output files, questions spread evenly in order"
+    )
+    parser.add_argument("--max-questions", type=int, help="use the first so many questions only")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    sampling = StateSampling(
+        args.ratio, args.ratio_s, args.ratio_e, ("Action",) if args.remove_action else (), args.style
+    )
+    questions = list(read_records(expand(args.trajectories), skip_corrupt=args.skip_corrupt))[: args.max_questions]
+    options = {
+        name: getattr(args, name)
+        for name in (
+            "ratio",
+            "ratio_s",
+            "ratio_e",
+            "remove_action",
+            "min_step",
+            "style",
+            "num_shards",
+            "max_questions",
+            "seed",
+        )
+    }
+    counts: Counter[str] = Counter()
+    progress = tqdm(total=len(questions), desc="states", unit="question")
+    for shard, (start, stop) in enumerate(shard_bounds(len(questions), args.num_shards)):
+        path = shard_path(args.output, shard, args.num_shards)
+        with Journal(path, options=options, skip_corrupt=args.skip_corrupt) as journal:
+            for question in questions[start:stop]:
+                for record in state_records(_long_enough(question, args.min_step), sampling, args.seed):
+                    counts[record["kind"]] += 1
+                    if record["key"] not in journal:
+                        journal.append(record)
+                progress.update()
+    progress.close()
+    print(f"{args.output}: {counts.total()} states of {len(questions)} questions ({dict(counts)})")
+    return 0
+
+
+def _long_enough(question: dict, min_step: int) -> dict:
+    # Short responses keep their place, as empty text, so that indices still name the responses of the trajectory file.
+    responses = [r if len(r["text"].split("\n")) >= min_step else {**r, "text": ""} for r in question["responses"]]
+    return {**question, "responses": responses}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

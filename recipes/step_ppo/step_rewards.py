@@ -1,0 +1,133 @@
+"""PRM values of a rollout turned into a reward on the last token of each step.
+
+Source: LPR code, lora_share_trainer/utils/post_process.py (`react_process_reward`, `_eos`, `_eos_w_label`). There the reward of token t
+is shifted to the action t - 1 that produced it; verl's `rm_scores[t]` already belongs to the action that produced token t.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+Mode = Literal["sum", "mean", "difference", "min", "product", "outcome"]
+LastStep = Literal["step_end", "eos", "outcome"]
+
+_MODES = ("sum", "mean", "difference", "min", "product", "outcome")
+_LAST_STEPS = ("step_end", "eos", "outcome")
+
+
+@dataclass(frozen=True)
+class StepRewardConfig:
+    """How step values become rewards.
+
+    mode: reward at step j, with p_j the PRM value there (times `scale`):
+        `sum`         p_j, so the return is the sum of the probabilities (the LPR code's "none")
+        `mean`        p_j / number of steps
+        `difference`  p_j - p_{j-1} with p_0 = 0; the return is the last value, so more steps earn nothing by themselves
+        `min`         smallest value so far
+        `product`     product of the values so far
+        `outcome`     no PRM: only `outcome_weight` times the gold-answer value, on the EOS token
+    last_step: what the last step earns and where:
+        `step_end`    as the others
+        `eos`         the PRM value read at the EOS token, placed there (config v2_5 of the LPR code)
+        `outcome`     the gold-answer value times `outcome_weight` instead of the PRM's, placed on EOS (config v3_0)
+      Without an EOS token both stay at the step's end.
+    scale: factor on PRM values (0.5 in v3_0). clip: largest absolute reward of one token (5.0 in the LPR code).
+    """
+
+    mode: Mode = "sum"
+    last_step: LastStep = "step_end"
+    scale: float = 1.0
+    outcome_weight: float = 1.0
+    clip: float = 5.0
+
+    def __post_init__(self):
+        if self.mode not in _MODES:
+            raise ValueError(f"unknown step reward mode {self.mode!r}: expected one of {', '.join(_MODES)}")
+        if self.last_step not in _LAST_STEPS:
+            raise ValueError(f"unknown last_step {self.last_step!r}: expected one of {', '.join(_LAST_STEPS)}")
+        if not self.clip > 0:
+            raise ValueError(f"clip must be positive, found {self.clip}")
+
+    @property
+    def needs_outcome(self) -> bool:
+        """Whether the gold answer enters the reward."""
+        return self.mode == "outcome" or self.last_step == "outcome"
+
+    @property
+    def needs_prm(self) -> bool:
+        """Whether the PRM is asked at all."""
+        return self.mode != "outcome"
+
+
+def token_rewards(
+    values: Sequence[float] | None,
+    step_ends: Sequence[int],
+    length: int,
+    config: StepRewardConfig,
+    *,
+    eos_index: int | None = None,
+    outcome: float | None = None,
+) -> list[float]:
+    """Reward of every response token.
+
+    Args:
+        values: (T,) PRM value, in [0, 1], at each response token; None in mode `outcome`.
+        step_ends: ascending token positions of the step ends, at least one unless mode is `outcome`.
+        length: number of response tokens T.
+        eos_index: position of the EOS token, None when the response has none.
+        outcome: value of the final answer against the gold one, when the config needs it.
+
+    Returns:
+        (T,) rewards, 0 away from step ends and EOS.
+
+    Raises:
+        ValueError: missing outcome, no step, or positions outside the response.
+    """
+    if config.needs_outcome and outcome is None:
+        raise ValueError(f"mode {config.mode!r} with last_step {config.last_step!r} needs the outcome of the response")
+    rewards = [0.0] * length
+    if config.mode == "outcome":
+        if length:
+            rewards[length - 1 if eos_index is None else eos_index] = _clipped(
+                config.outcome_weight * outcome, config.clip
+            )
+        return rewards
+    if not step_ends:
+        raise ValueError("a response without a step has no step reward")
+    if values is None or len(values) != length:
+        raise ValueError(
+            f"expected one PRM value for each of {length} tokens, found {'none' if values is None else len(values)}"
+        )
+    places = list(step_ends)
+    if not all(a < b for a, b in zip([-1, *places], [*places, length], strict=True)):
+        raise ValueError(f"step ends {places} must ascend strictly within 0..{length - 1}")
+    step_values = [config.scale * values[place] for place in places]
+    if config.last_step != "step_end" and eos_index is not None:
+        places[-1] = eos_index
+        step_values[-1] = config.scale * values[eos_index]
+    if config.last_step == "outcome":
+        step_values[-1] = config.outcome_weight * outcome
+    for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
+        rewards[place] = _clipped(reward, config.clip)
+    return rewards
+
+
+def step_rewards(step_values: Sequence[float], mode: Mode) -> list[float]:
+    """Reward of each step from the value of each step; see `StepRewardConfig.mode`."""
+    match mode:
+        case "sum":
+            return list(step_values)
+        case "mean":
+            return [value / len(step_values) for value in step_values]
+        case "difference":
+            return [value - previous for previous, value in zip([0.0, *step_values], step_values, strict=False)]
+        case "min":
+            return list(accumulate(step_values, min))
+        case "product":
+            return list(accumulate(step_values, lambda a, b: a * b))
+    raise ValueError(f"mode {mode!r} has no step rewards")
+
+
+def _clipped(reward: float, clip: float) -> float:
+    return max(-clip, min(clip, float(reward)))

@@ -1,0 +1,131 @@
+"""Reasoning steps of a response: where each one ends, as a character and as a token.
+
+The text definition is the LPR code's (data/general.py, `extract_react_ending_positions_v2`): a line that opens with a step
+label starts a step, blank and continuation lines join it, a step ends with its last non-blank line, and a step with fewer than 5
+characters of content is none (except the first thought).
+
+On tokens, a step ends at the token that covers the last character of that line. Tokenizers often merge the line break into
+that token ("." and "\\n" become one), so cutting the text before the break and tokenizing it again, as the LPR code does, can
+name a token that was never generated.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from recipes.step_ppo.react import FIRST_STEP, MIN_CONTENT, step_kind
+
+StepStyle = Literal["react", "lines"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step. `start` and `end` are character positions, `end` one past the last character of its last non-blank line."""
+
+    kind: str
+    start: int
+    end: int
+
+
+class Decoder(Protocol):
+    def decode(self, token_ids: Sequence[int], **kwargs) -> str: ...
+
+
+def segment(text: str, style: StepStyle = "react") -> list[Step]:
+    """Steps of a whole trajectory.
+
+    Args:
+        text: for `react` a text that contains a line starting with `Thought 1:` (what stands before it is ignored);
+            for `lines` any text, each non-blank line being a step of kind `Line`.
+
+    Returns:
+        Steps in order; empty when there is none.
+
+    Raises:
+        ValueError: unknown `style`.
+    """
+    if style == "lines":
+        return [Step("Line", start, start + len(line)) for line, start in _lines(text) if line.strip()]
+    if style != "react":
+        raise ValueError(f"unknown step style {style!r}: expected 'react' or 'lines'")
+    steps: list[Step] = []
+    for line, start in _lines(text):
+        end = start + len(line)
+        kind = step_kind(line)
+        if kind is not None and (steps or line.startswith(FIRST_STEP)):
+            steps.append(Step(kind, start, end))
+        elif kind is None and line.strip() and steps:
+            steps[-1] = Step(steps[-1].kind, steps[-1].start, end)
+    return [step for i, step in enumerate(steps) if _has_content(text, step)]
+
+
+def segment_response(response: str, style: StepStyle = "react") -> list[Step]:
+    """Steps of a response as generated, in the response's own character positions.
+
+    The label of the first thought belongs to the prompt, so the first step starts before position 0; its `end` is at most 0 when the
+    first thought is empty (the response opens with a line break).
+    """
+    lead = FIRST_STEP if style == "react" else ""
+    return [Step(s.kind, s.start - len(lead), s.end - len(lead)) for s in segment(lead + response, style)]
+
+
+def _lines(text: str):
+    start = 0
+    for line in text.split("\n"):
+        yield line, start
+        start += len(line) + 1
+
+
+def _has_content(text: str, step: Step) -> bool:
+    content = text[step.start + len(step.kind) + 1 : step.end].strip()
+    return len(content) >= MIN_CONTENT or text.startswith(FIRST_STEP, step.start)
+
+
+def covering_tokens(offsets: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[int]:
+    """The token that covers the last character before each position in `ends`.
+
+    Args:
+        offsets: (T,) character span (start, stop) of each token, as a fast tokenizer returns them; tokens without
+            characters have an empty span. Where several tokens share a character (bytes of one symbol), the last counts.
+        ends: ascending character positions, each one past the character of interest.
+
+    Returns:
+        Token index per end.
+
+    Raises:
+        ValueError: a character that no token covers (a truncated or normalised text).
+    """
+    tokens = [-1] * len(ends)
+    for index, (start, stop) in enumerate(offsets):
+        for i in range(bisect_right(ends, start), bisect_right(ends, stop)):
+            tokens[i] = index
+    if -1 in tokens:
+        missing = ends[tokens.index(-1)]
+        raise ValueError(f"no token covers character {missing - 1}: the offsets do not belong to this text")
+    return tokens
+
+
+def generated_tokens(tokenizer: Decoder, ids: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Like `covering_tokens`, for generated ids, which have no offsets: the first token after which the text up to `end` is complete.
+
+    Args:
+        tokenizer: decoder of `ids`.
+        ids: (T,) response token ids.
+        ends: ascending character positions in `decode_response(tokenizer, ids)`.
+    """
+    ids = list(ids)
+    text = decode_response(tokenizer, ids)
+    tokens: list[int] = []
+    low = 0
+    for end in ends:
+        wanted = text[:end]
+        complete = lambda i, wanted=wanted: decode_response(tokenizer, ids[: i + 1]).startswith(wanted)  # noqa: E731
+        low = bisect_left(range(len(ids)), True, lo=low, key=complete)
+        tokens.append(low)
+    return tokens
+
+
+def decode_response(tokenizer: Decoder, ids: Sequence[int]) -> str:
+    """Text of generated ids, without special tokens and without cosmetic changes to spaces."""
+    return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
