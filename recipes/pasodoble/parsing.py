@@ -1,0 +1,71 @@
+"""From a completion to a question and an answer.
+
+Source: PasoDoble, ``reward_utils.py``. Both functions take time linear in the length of the completion, whatever it
+contains, and return what the original's recursive pattern returns.
+"""
+
+import re
+
+_END_OF_THINKING = "</think>"
+_PROBLEM_START, _PROBLEM_END = "<problem>", "</problem>"
+_BOX = re.compile(r"\\boxed\s*\{")
+
+
+def extract_question(completion: str) -> str:
+    """The first ``<problem>...</problem>`` after the last ``</think>``, stripped; empty if either is missing."""
+    _, thought, rest = completion.rpartition(_END_OF_THINKING)
+    _, opened, rest = rest.partition(_PROBLEM_START)
+    question, closed, _ = rest.partition(_PROBLEM_END)
+    return question.strip() if thought and opened and closed else ""
+
+
+def extract_answer(completion: str) -> str | None:
+    r"""The content of the last closed ``\boxed{...}`` of the whole completion, thinking included, stripped.
+
+    Braces may nest. ``\{`` and ``\}`` are literal, except where only reading their brace as a real one lets the box
+    close. A box inside another box belongs to the outer one. ``None`` if no box closes.
+    """
+    closable = _closable_depths(completion) if "\\boxed" in completion else []
+    last, position = None, 0
+    while match := _BOX.search(completion, position):
+        start = match.end()
+        if closable[start] < 1:
+            position = match.start() + 1
+            continue
+        end = _closing_brace(completion, start, closable)
+        last, position = completion[start:end], end + 1
+    return None if last is None else last.strip()
+
+
+def _is_escaped_brace(text: str, i: int) -> bool:
+    return text[i] == "\\" and text[i + 1 : i + 2] in ("{", "}")
+
+
+def _closable_depths(text: str) -> list[int]:
+    """At each position, the largest number of open braces that the rest of the text can still close."""
+    depths = [0] * (len(text) + 2)
+    for i in range(len(text) - 1, -1, -1):
+        if text[i] == "}":
+            depths[i] = depths[i + 1] + 1
+        elif text[i] == "{":
+            depths[i] = max(depths[i + 1] - 1, 0)
+        elif _is_escaped_brace(text, i):
+            depths[i] = max(depths[i + 2], depths[i + 1])
+        else:
+            depths[i] = depths[i + 1]
+    return depths
+
+
+def _closing_brace(text: str, start: int, closable: list[int]) -> int:
+    depth, i = 1, start
+    while True:
+        if _is_escaped_brace(text, i):
+            i += 2 if depth <= closable[i + 2] else 1
+            continue
+        if text[i] == "{":
+            depth += 1
+        elif text[i] == "}":
+            depth -= 1
+            if depth == 0:
+                return i
+        i += 1
