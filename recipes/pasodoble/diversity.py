@@ -1,7 +1,7 @@
 """How unlike the recent questions is a new one?
 
-Source: PasoDoble, ``jaccorbsimilarity.py``. One history serves the whole job and is part of the checkpoint; the original
-keeps it on one rank and loses it when it resumes.
+Source: PasoDoble, ``jaccorbsimilarity.py``. One history serves the whole job and is part of the checkpoint; the
+original keeps it on one rank and loses it when it resumes.
 """
 
 from collections import deque

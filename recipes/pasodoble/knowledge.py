@@ -1,7 +1,7 @@
 """The texts that the Proposer draws on: any parquet, json, jsonl or Hugging Face dataset with a text column.
 
-Source: PasoDoble, ``knowledge_base.py``. What is drawn is a pure function of (seed, epoch, index), so a resumed run goes on
-with the same stream; the original seeds a global generator and starts again from its first document.
+Source: PasoDoble, ``knowledge_base.py``. What is drawn is a pure function of (seed, epoch, index), so a resumed
+run goes on with the same stream; the original seeds a global generator and starts again from its first document.
 """
 
 import hashlib

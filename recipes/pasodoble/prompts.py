@@ -15,20 +15,21 @@ Messages = list[dict[str, str]]
 class Prompts:
     """The five texts of the game.
 
-    ``{knowledge}`` and ``{question}`` are replaced as plain text and every other brace stays as it is, because documents
-    and problems are full of LaTeX.
+    ``{knowledge}`` and ``{question}`` are replaced as plain text and every other brace stays as it is, because
+    documents and problems are full of LaTeX.
     """
 
     proposer_system: str = (
         "You are the proposer in a game between a proposer and a solver. Write one mathematics problem that is hard, "
         "well structured, unlike the usual exercises, and unambiguous, and whose answer can be verified.\n\n"
         "Put the problem between <problem> and </problem>.\n"
-        "Then put a worked solution, step by step and with a short check of the result, between <answer> and </answer>.\n"
+        "Then put a worked solution, step by step and with a short check of the result, between <answer> and "
+        "</answer>.\n"
         "Inside the answer block, give the final result in \\boxed{}."
     )
     proposer_user: str = (
-        "External knowledge: {knowledge}\n\nUsing this text and what you know yourself, write a mathematics problem that "
-        "is hard, well structured, diverse and unambiguous, and whose answer can be verified."
+        "External knowledge: {knowledge}\n\nUsing this text and what you know yourself, write a mathematics problem "
+        "that is hard, well structured, diverse and unambiguous, and whose answer can be verified."
     )
     proposer_user_without_knowledge: str = (
         "Write a mathematics problem that is hard, well structured, diverse and unambiguous, and whose answer can be "
@@ -96,6 +97,6 @@ def require_chat_template(tokenizer: Any) -> None:
     if not getattr(tokenizer, "chat_template", None):
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ValueError(
-            f"the tokenizer of {name!r} has no chat template: use the instruct or the fine-tuned checkpoint's tokenizer, "
-            "or set tokenizer.chat_template and save it beside the model"
+            f"the tokenizer of {name!r} has no chat template: use the tokenizer of the instruct or of the fine-tuned "
+            "checkpoint, or set tokenizer.chat_template and save it beside the model"
         )

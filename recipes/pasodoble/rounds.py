@@ -31,8 +31,8 @@ class Proposal:
 class ScoredRound:
     """What a round of I proposals came to; every list has length I.
 
-    A proposal without a pass rate could not be graded for a fault of the infrastructure: it has no reward, is no part of
-    the group's baseline, and trains nobody.
+    A proposal without a pass rate could not be graded for a fault of the infrastructure: it has no reward, is no part
+    of the group's baseline, and trains nobody.
     """
 
     proposals: tuple[Proposal, ...]
@@ -58,7 +58,7 @@ def within_band(pass_rate: float | None, settings: RoundSettings) -> bool:
 
 
 def questions_to_ask(proposals: Sequence[Proposal], settings: RoundSettings) -> list[int]:
-    """Proposals that need the Solver. The others have pass rate 0 whatever it answers, so its rollouts would be wasted."""
+    """Proposals that need the Solver; the others have pass rate 0 whatever it answers."""
     if settings.filter_by == "raw":
         return [i for i, p in enumerate(proposals) if p.question and p.answer]
     return [
@@ -139,7 +139,7 @@ def _skip_reason(
     graded = {reward for reward in rewards if reward is not None}
     if not graded:
         return "ungraded"
-    # group-relative advantages are all zero exactly when the rewards are all equal; as in the original, this reason wins
+    # advantages are all zero exactly when the rewards are all equal; as in the original, this reason wins
     if len(graded) == 1:
         return "advantage"
     return None if any(within_band(rate, settings) for rate in rates) else "pass_rate"

@@ -17,8 +17,8 @@ def find_fault(question: str | None, answer: str | None, *, leak_check: LeakChec
     """The first rule that the pair breaks, or None.
 
     An empty question or answer is ``missing``: the original reaches the same zero because an empty string is part of
-    every string. ``leak_check="substring"`` is the original's last rule and rejects the answer 2 for ``x^2`` and ``12``;
-    ``"token"`` asks that the answer stand in the question as a number or word of its own.
+    every string. ``leak_check="substring"`` is the original's last rule and rejects the answer 2 for ``x^2`` and
+    ``12``; ``"token"`` asks that the answer stand in the question as a number or word of its own.
     """
     if not question or not answer:
         return "missing"

@@ -45,7 +45,7 @@ class RoundSettings:
     """Which questions enter the diversity history; the original admits ``all``, even empty ones."""
     leak_check: LeakCheck = "substring"
     filter_by: Literal["checked", "raw"] = "checked"
-    """Pass rate, after or before the sanity check, that decides what the Solver learns from; the original uses ``raw``."""
+    """Pass rate that decides what the Solver learns from: after the sanity check, or before it as in the original."""
 
     def __post_init__(self):
         if not 0 <= self.tau_low < self.tau_high:
