@@ -16,7 +16,7 @@ def sequence_log_ratio(old_log_prob: torch.Tensor, log_prob: torch.Tensor, respo
         response_mask: `(B, T)`, non-zero on trained tokens; what stands elsewhere, NaN included, is never read.
 
     Returns:
-        `(B,)`, summed in float32 or wider; 0 for a row without trained tokens.
+        `(B,)` float64; 0 for a row without trained tokens.
 
     Raises:
         ValueError: shapes that differ or are not `(B, T)`.
@@ -28,8 +28,8 @@ def sequence_log_ratio(old_log_prob: torch.Tensor, log_prob: torch.Tensor, respo
         )
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     difference = log_prob.to(wide) - old_log_prob.detach().to(wide)
-    # a product with the mask would turn NaN at padding into NaN in the sum
-    return torch.where(response_mask.bool(), difference, 0).sum(dim=-1)
+    # a product with the mask would turn NaN at padding into NaN in the sum; thousands of tokens round in float32
+    return torch.where(response_mask.bool(), difference, 0).sum(dim=-1, dtype=torch.float64)
 
 
 def sppo_loss(
@@ -62,9 +62,9 @@ def sppo_loss(
         raise ValueError(f"target must have shape ({len(log_ratio)},), found {tuple(target.shape)}")
     trained = response_mask.bool().any(dim=-1)
     # inside the square, so that a NaN target of a row that is left out reaches neither value nor gradient
-    residual = torch.where(trained, log_ratio - target.detach().to(log_ratio.dtype), 0)
+    residual = torch.where(trained, log_ratio - target.detach().double(), 0)
     if normalizer is None:
         normalizer = trained.sum().clamp(min=1)
     elif normalizer <= 0:
         raise ValueError(f"normalizer must be greater than 0, found {normalizer}")
-    return residual.square().sum() / normalizer
+    return (residual.square().sum() / normalizer).to(torch.promote_types(log_prob.dtype, torch.float32))

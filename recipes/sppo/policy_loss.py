@@ -84,7 +84,7 @@ def _metrics(
     if not trained.any():
         return {f"actor/sppo_{name}": 0.0 for name in names}
     log_ratio = sequence_log_ratio(old_log_prob, log_prob, response_mask)[trained]
-    target = target[trained].to(log_ratio.dtype)
+    target = target[trained].double()
     values = torch.stack(
         [
             log_ratio.mean(),

@@ -1,0 +1,220 @@
+"""Targets, baselines and win rates against closed forms and brute force."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recipes.sppo.advantage import best_worst, softmean, sppo_target, win_rates, win_rates_from_judge
+
+SCORES = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=12)
+
+
+def brute_softmean(values, beta):
+    return math.log(math.fsum(math.exp(beta * v) for v in values) / len(values)) / beta
+
+
+def test_softmean_limits():
+    scores = torch.tensor([0.3, -1.0, 2.0])
+    assert softmean(scores, 0.0) == pytest.approx(scores.mean().item(), abs=1e-7)
+    assert softmean(scores, 1e6) == pytest.approx(2.0, abs=1e-5)
+    assert softmean(scores, -1e6) == pytest.approx(-1.0, abs=1e-5)
+    assert softmean(torch.full((7,), 0.25), 3.0) == 0.25
+    assert softmean(torch.tensor([1.0, 0.0]), 1.0) == pytest.approx(0.620115, abs=1e-6)
+
+
+def test_softmean_keeps_its_digits_when_beta_is_small():
+    # mean + beta/2 * variance to first order
+    scores = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    assert softmean(scores, 1e-9).item() == pytest.approx(0.5 + 0.5e-9 * 0.25, abs=1e-15)
+
+
+def test_published_targets_of_a_binary_reward():
+    target = sppo_target(torch.tensor([1.0, 0.0, 0.0, 1.0]), list("abcd"))
+    expected = torch.tensor([0.379885, -0.620115, -0.620115, 0.379885])
+    torch.testing.assert_close(target, expected, atol=1e-6, rtol=0)
+    assert target.mean() < 0
+
+
+@given(SCORES, st.floats(0.05, 20))
+def test_batch_softmean_target_equals_brute_force(values, eta):
+    target = sppo_target(torch.tensor(values, dtype=torch.float64), range(len(values)), eta=eta)
+    value = brute_softmean(values, eta)
+    expected = torch.tensor([eta * (v - value) for v in values], dtype=torch.float64)
+    torch.testing.assert_close(target, expected, atol=1e-9, rtol=1e-9)
+
+
+@given(st.data())
+def test_prompt_scope_is_batch_scope_of_each_prompt(data):
+    values = torch.tensor(data.draw(SCORES))
+    index = data.draw(st.lists(st.sampled_from("pqr"), min_size=len(values), max_size=len(values)))
+    eta = data.draw(st.floats(0.1, 5))
+    for baseline in ("softmean", "mean", "half"):
+        together = sppo_target(values, np.array(index, dtype=object), eta=eta, scope="prompt", baseline=baseline)
+        for prompt in set(index):
+            rows = [i for i, name in enumerate(index) if name == prompt]
+            alone = sppo_target(values[rows], [prompt] * len(rows), eta=eta, scope="batch", baseline=baseline)
+            torch.testing.assert_close(together[rows], alone, atol=1e-6, rtol=1e-6)
+
+
+@given(st.data())
+def test_permuted_rows_give_permuted_results(data):
+    values = torch.tensor(data.draw(SCORES))
+    index = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))))
+    order = torch.tensor(data.draw(st.permutations(range(len(values)))))
+    for scope in ("batch", "prompt"):
+        moved = sppo_target(values[order], index[order], scope=scope)
+        torch.testing.assert_close(moved, sppo_target(values, index, scope=scope)[order], atol=1e-6, rtol=1e-6)
+    for kind in ("binary", "bradley_terry"):
+        moved = win_rates(values[order], index[order], kind=kind)
+        torch.testing.assert_close(moved, win_rates(values, index, kind=kind)[order], atol=1e-6, rtol=1e-6)
+
+
+def test_equal_rewards_have_target_zero():
+    for scope in ("batch", "prompt"):
+        for baseline in ("softmean", "mean"):
+            target = sppo_target(torch.full((6,), 0.7), list("aabbbc"), eta=3.0, scope=scope, baseline=baseline)
+            assert torch.equal(target, torch.zeros(6))
+
+
+def test_huge_exponents_stay_finite():
+    target = sppo_target(torch.tensor([0.0, 900.0, -900.0]), range(3), eta=1000.0)
+    expected = 1000.0 * torch.tensor([-900.0, 0.0, -1800.0]) + math.log(3)
+    torch.testing.assert_close(target, expected, rtol=1e-6, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.bool])
+def test_narrow_scores_are_widened(dtype):
+    target = sppo_target(torch.tensor([1, 0], dtype=dtype), "ab")
+    assert target.dtype == torch.float32
+    torch.testing.assert_close(target, torch.tensor([0.379885, -0.620115]), atol=1e-6, rtol=0)
+
+
+def test_target_beyond_the_type_is_refused():
+    with pytest.raises(ValueError, match="lower eta"):
+        sppo_target(torch.tensor([3e38, -3e38]), "ab", eta=10.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_non_finite_scores_are_named(bad):
+    with pytest.raises(ValueError, match=r"rows \[1\]"):
+        sppo_target(torch.tensor([0.0, bad]), "ab")
+    with pytest.raises(ValueError, match=r"rows \[1\]"):
+        win_rates(torch.tensor([0.0, bad]), "aa")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((torch.zeros(2, 2), "ab"), {}),
+        ((torch.zeros(0), ""), {}),
+        ((torch.zeros(2), "a"), {}),
+        ((torch.zeros(2), "a"), {"scope": "prompt"}),
+        ((torch.zeros(2), "ab"), {"scope": "group"}),
+        ((torch.zeros(2), "ab"), {"baseline": "median"}),
+        ((torch.zeros(2), "ab"), {"eta": math.nan}),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, options):
+    with pytest.raises(ValueError):
+        sppo_target(*arguments, **options)
+
+
+# win rates
+
+
+@given(st.data())
+def test_win_rates_equal_brute_force_and_centre_on_one_half(data):
+    values = data.draw(SCORES)
+    index = data.draw(st.lists(st.sampled_from("pqr"), min_size=len(values), max_size=len(values)))
+    tau = data.draw(st.floats(0.1, 10))
+    rules = {
+        "binary": lambda a, b: 0.5 * (1 + (a > b) - (a < b)),
+        "bradley_terry": lambda a, b: 1 / (1 + math.exp((b - a) / tau)),
+    }
+    for kind, beats in rules.items():
+        rates = win_rates(torch.tensor(values, dtype=torch.float64), index, kind=kind, tau=tau)
+        for row, (value, prompt) in enumerate(zip(values, index, strict=True)):
+            rivals = [other for other, name in zip(values, index, strict=True) if name == prompt]
+            expected = math.fsum(beats(value, other) for other in rivals) / len(rivals)
+            assert rates[row].item() == pytest.approx(expected, abs=1e-12)
+        for prompt in set(index):
+            rows = [i for i, name in enumerate(index) if name == prompt]
+            assert (rates[rows] - 0.5).sum().item() == pytest.approx(0, abs=1e-9)
+
+
+def test_two_responses_equal_the_original_row_mean():
+    # with K = 2 the row mean contains the 1/2 of the response against itself
+    win = torch.sigmoid(torch.tensor(1.5)).item()
+    rates = win_rates(torch.tensor([2.0, 0.5]), "aa", kind="bradley_terry")
+    assert rates.tolist() == pytest.approx([(0.5 + win) / 2, (0.5 + 1 - win) / 2])
+
+
+def test_binary_win_rate_is_half_the_centred_reward():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0])
+    rates = win_rates(rewards, "aaaaa")
+    torch.testing.assert_close(rates - 0.5, (rewards - rewards.mean()) / 2)
+
+
+def test_a_single_response_ties_with_itself():
+    assert win_rates(torch.tensor([7.0]), ["a"]).item() == 0.5
+
+
+def test_bradley_terry_survives_extreme_margins():
+    rates = win_rates(torch.tensor([1e30, -1e30]), "aa", kind="bradley_terry", tau=1e-3)
+    assert rates.tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize("options", [{"kind": "elo"}, {"tau": 0.0}, {"tau": math.inf}, {"tau": -1.0}])
+def test_bad_win_rate_options_are_refused(options):
+    with pytest.raises(ValueError):
+        win_rates(torch.zeros(2), "aa", **options)
+
+
+def test_judge_matrix_is_symmetrised():
+    judge = torch.tensor([[0.9, 0.8, 0.6], [0.4, 0.1, 1.0], [0.2, 0.0, 0.5]])
+    rates = win_rates_from_judge(judge)
+    expected = [(0.5 + (0.8 + 0.6) / 2 + (0.6 + 0.8) / 2) / 3, (0.5 + 0.3 + 1.0) / 3, (0.5 + 0.3 + 0.0) / 3]
+    assert rates.tolist() == pytest.approx(expected)
+    assert rates.sum().item() == pytest.approx(1.5)
+
+
+def test_judge_diagonal_is_not_read():
+    judge = torch.tensor([[math.nan, 1.0], [0.0, math.nan]])
+    assert win_rates_from_judge(judge).tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize(
+    "matrix", [torch.zeros(2, 3), torch.zeros(0, 0), torch.full((2, 2), 1.5), torch.full((2, 2), math.nan)]
+)
+def test_bad_judge_matrices_are_refused(matrix):
+    with pytest.raises(ValueError):
+        win_rates_from_judge(matrix)
+
+
+# selection
+
+
+def test_best_and_worst_of_each_prompt():
+    scores = torch.tensor([0.2, 0.9, 0.1, 5.0, 0.9, 0.1, 4.0])
+    assert best_worst(scores, "aaabaab").tolist() == [False, True, True, True, False, False, True]
+
+
+def test_equal_scores_leave_one_row():
+    assert best_worst(torch.ones(3), "aaa").tolist() == [True, False, False]
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_selection_holds_the_extremes(data):
+    values = torch.tensor(data.draw(SCORES))
+    index = data.draw(st.lists(st.sampled_from("pq"), min_size=len(values), max_size=len(values)))
+    chosen = best_worst(values, index)
+    for prompt in set(index):
+        rows = torch.tensor([i for i, name in enumerate(index) if name == prompt])
+        kept = values[rows[chosen[rows]]]
+        assert 1 <= len(kept) <= 2
+        assert kept.max() == values[rows].max() and kept.min() == values[rows].min()
