@@ -1,0 +1,1 @@
+"""SeRL: a model that writes its own problems and grades itself by vote."""

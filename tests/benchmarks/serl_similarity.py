@@ -1,0 +1,67 @@
+"""Speed of the similarity filter, in CPU time: `python tests/benchmarks/serl_similarity.py` prints one line of JSON.
+
+`seeds_ratio` is one candidate against 500 seeds, a rouge-score loop over ours; `history_seconds` is 2,000 instructions,
+each compared with a pool of 20,000 and decided at the threshold.
+"""
+
+import json
+import random
+import statistics
+import time
+
+from rouge_score.rouge_scorer import RougeScorer
+
+from recipes.serl.similarity import RougeIndex, max_rouge_l
+
+THRESHOLD = 0.7
+
+
+def instruction(rng: random.Random) -> str:
+    """A text with the word frequencies (Zipf) and the length of mathematical word problems, 15 to 80 words."""
+    return " ".join(f"w{int(rng.paretovariate(0.7)) % 5000}" for _ in range(rng.randint(15, 80)))
+
+
+def cpu_seconds(work, repeats: int = 1) -> float:
+    start = time.process_time()
+    for _ in range(repeats):
+        work()
+    return (time.process_time() - start) / repeats
+
+
+def seeds_ratio(rng: random.Random, *, n_seeds: int = 500, n_candidates: int = 5) -> dict:
+    """Median over candidates of the interleaved ratio, for a plain list of seeds and for an index."""
+    scorer = RougeScorer(["rougeL"], use_stemmer=False)
+    seeds = [instruction(rng) for _ in range(n_seeds)]
+    index = RougeIndex(seeds)
+    max_rouge_l(seeds[0], seeds)
+    ratios = {"list": [], "index": []}
+    for _ in range(n_candidates):
+        candidate = instruction(rng)
+        loop = cpu_seconds(lambda c=candidate: max(scorer.score(c, s)["rougeL"].fmeasure for s in seeds))
+        ratios["list"].append(loop / cpu_seconds(lambda c=candidate: max_rouge_l(c, seeds), 50))
+        ratios["index"].append(loop / cpu_seconds(lambda c=candidate: max_rouge_l(c, index), 50))
+    return {kind: round(statistics.median(values)) for kind, values in ratios.items()}
+
+
+def history_seconds(rng: random.Random, *, n_pool: int = 20_000, n_candidates: int = 2_000) -> float:
+    """CPU seconds of the decisions, the growth of the pool included."""
+    pool = [instruction(rng) for _ in range(n_pool)]
+    candidates = [instruction(rng) for _ in range(n_candidates)]
+
+    def decide() -> None:
+        index = RougeIndex(pool)
+        for candidate in candidates:
+            if max_rouge_l(candidate, index, floor=THRESHOLD) <= THRESHOLD:
+                index.add(candidate)
+
+    return cpu_seconds(decide)
+
+
+def main() -> None:
+    rng = random.Random(0)
+    result = {"seeds_ratio": seeds_ratio(rng), "history_seconds": round(history_seconds(rng), 2)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""ROUGE-L against the rouge-score package, value by value and decision by decision."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+
+from recipes.serl.similarity import RougeIndex, TokenEncoder, max_rouge_l, rouge_l, tokenize
+
+REFERENCE = RougeScorer(["rougeL"], use_stemmer=False)
+TEXTS = st.text(alphabet="abAB 1.$\\éİK\n", max_size=40) | st.text(max_size=30)
+
+
+def reference(a: str, b: str) -> float:
+    return REFERENCE.score(a, b)["rougeL"].fmeasure
+
+
+def random_text(rng: random.Random) -> str:
+    vocabulary = [
+        "Find",
+        "x",
+        "if",
+        "$2x+3=11$",
+        "the",
+        "sum",
+        "of",
+        "\\frac{1}{2}",
+        "A",
+        "train",
+        "12",
+        "km/h",
+        "été",
+        "—",
+    ]
+    vocabulary += [f"w{i}" for i in range(rng.choice([0, 10, 200]))]
+    return " ".join(rng.choice(vocabulary) for _ in range(rng.randint(0, rng.choice([3, 20, 70]))))
+
+
+def test_equal_to_rouge_score_on_5000_random_pairs():
+    rng = random.Random(0)
+    worst = 0.0
+    for _ in range(5000):
+        a, b = random_text(rng), random_text(rng)
+        worst = max(worst, abs(rouge_l(a, b) - reference(a, b)))
+    assert worst <= 1e-9
+
+
+@given(TEXTS, TEXTS)
+def test_equal_to_rouge_score_to_the_last_bit(a, b):
+    assert rouge_l(a, b) == reference(a, b) == rouge_l(b, a)
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=8), st.sampled_from([0.0, 0.3, 0.5, 0.7, 1.0]))
+def test_maximum_and_decision_equal_the_reference_loop(candidate, pool, floor):
+    expected = max((reference(candidate, text) for text in pool), default=0.0)
+    assert max_rouge_l(candidate, pool) == expected
+    above = expected if expected > floor else 0.0
+    assert max_rouge_l(candidate, pool, floor=floor) == above
+    assert RougeIndex(pool).max_rouge_l(candidate, floor=floor) == above
+
+
+def counted(common: int, own: int, mark: str) -> str:
+    return " ".join([f"c{i}" for i in range(common)] + [f"{mark}{i}" for i in range(own)])
+
+
+@pytest.mark.parametrize(
+    ("common", "n", "m"), [(7, 10, 10), (7, 8, 12), (7, 9, 11), (14, 20, 20), (14, 14, 26), (21, 30, 30), (8, 10, 10)]
+)
+def test_decision_at_the_threshold_is_that_of_rouge_score(common, n, m):
+    a, b = counted(common, n - common, "a"), counted(common, m - common, "b")
+    assert (max_rouge_l(a, [b], floor=0.7) > 0.7) == (reference(a, b) > 0.7)
+    assert rouge_l(a, b) == reference(a, b)
+
+
+def test_seven_of_ten_is_exactly_the_threshold_and_not_above_it():
+    assert rouge_l(counted(7, 3, "a"), counted(7, 3, "b")) == 0.7
+
+
+def test_latex_operators_and_case_are_invisible():
+    assert tokenize("Find $\\frac{X}{2}$!") == [b"find", b"frac", b"x", b"2"]
+    assert rouge_l("Find $x^2$", "find (x 2)") == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "   ", "$!?", "été"[0]])
+def test_texts_without_tokens_are_similar_to_nothing(text):
+    assert rouge_l(text, text) == 0.0
+    assert max_rouge_l(text, ["a b", text]) == 0.0
+    assert max_rouge_l("a b", [text]) == 0.0
+
+
+def test_a_single_string_is_not_a_pool():
+    with pytest.raises(TypeError, match="single string"):
+        max_rouge_l("a b", "a b")
+
+
+def test_index_grows_and_candidates_leave_no_trace():
+    index = RougeIndex()
+    assert index.max_rouge_l("one two") == 0.0
+    for i in range(100):
+        index.add(f"one two {i}")
+        assert len(index) == i + 1
+        assert index.max_rouge_l(f"unseen words {i}") == pytest.approx(1 / 3)
+    assert index.max_rouge_l("one two 99") == 1.0
+
+
+def test_unknown_tokens_of_a_candidate_never_match():
+    assert RougeIndex(["a b c"]).max_rouge_l("x y z") == 0.0
+    encoder = TokenEncoder()
+    learned = encoder.learn("a b")
+    assert set(learned).isdisjoint(encoder.look_up("x y"))
