@@ -15,7 +15,8 @@ import importlib.metadata
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -156,6 +157,12 @@ LEDGER: tuple[Symbol, ...] = (
         source=("7d90ac1cec5999ae",),
     ),
     Symbol(
+        "ray._private.state:actors",
+        "recipes/watchdog.py",
+        "lists the dead actors of a job without Ray's dashboard",
+        parameters="actor_id job_id actor_state_name",
+    ),
+    Symbol(
         "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__",
         "recipes/platforms/replay_buffer.py",
         "subclassed: takes poll_interval in seconds",
@@ -217,9 +224,23 @@ def _examine(row: Symbol) -> LedgerState:
     return LedgerState(row, True, "as expected")
 
 
+@contextmanager
+def _vllm_known_by_either_name() -> Iterator[None]:
+    """verl asks for the version of the distribution "vllm" as it is imported; here the CPU one may answer."""
+    from recipes.platforms.cpu_patches import alias_vllm_distribution
+
+    original = importlib.metadata.version
+    alias_vllm_distribution()
+    try:
+        yield
+    finally:
+        importlib.metadata.version = original
+
+
 def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
     """Look at every row in the installed verl; never raises. Imports the upstream modules, which takes seconds."""
-    return [_examine(row) for row in rows]
+    with _vllm_known_by_either_name():
+        return [_examine(row) for row in rows]
 
 
 def ensure(rows: Iterable[Symbol] = LEDGER) -> None:

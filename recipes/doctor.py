@@ -14,6 +14,7 @@ import sys
 
 from recipes import environment
 from recipes.environment import FAILURE, NOTICE, OK, Finding
+from recipes.probes import last_line
 
 _NODE_SECONDS = 600
 _FILE_WIDTH = 140
@@ -43,9 +44,8 @@ def examine_cluster() -> dict[str, list[Finding]]:
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except ConnectionError as error:
-        raise NoClusterError(
-            f"no running Ray cluster at {address} ({error}); start one with: ray start --head"
-        ) from error
+        reason = last_line(str(error.__cause__ or error))
+        raise NoClusterError(f"cannot join a Ray cluster at {address}, is one running (ray start)? {reason}") from error
 
     # A nested function travels by value, so that a node without this package answers with the ImportError it has.
     def examine() -> list[dict[str, str]]:
