@@ -1,7 +1,7 @@
 """Data sets as rows of verl's parquet format: LogiQA-v2, ReClor, GSM8K, MATH, and files of the same shape.
 
-A row keeps the position of the question in its file as `extra_info.index`; it identifies the question in every later stage, as in the published
-trajectory files.
+A row keeps the position of the question in its file as `extra_info.index`; it identifies the question in every later
+stage, as in the published trajectory files.
 """
 
 import json
@@ -133,7 +133,8 @@ def last_boxed(text: str) -> str | None:
 
 
 def make_row(prompt: str, gold: str, index: int, split: str, *, data_source: str, style: StepStyle) -> Row:
-    """A row of verl's RL format. The prompt is plain text in one user message; no chat template is meant to be put around it."""
+    """A row of verl's RL format. The prompt is plain text in one user message; no chat template is meant to be put
+    around it."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": prompt}],
@@ -147,7 +148,8 @@ def _choice(data_source: str, keys: tuple[str, str, str, str]) -> Callable[[Row,
     return lambda item, index, split, order: choice_row(item, index, split, order, data_source=data_source, keys=keys)
 
 
-# The Hub's copies of LogiQA 2.0 are loading scripts or mix the tasks, so its own repository is read, as the LPR code did.
+# The Hub's copies of LogiQA 2.0 are loading scripts or mix the tasks, so its own repository is read, as the LPR code
+# did.
 LOGIQA2_FILES = "https://raw.githubusercontent.com/csitfun/LogiQA2.0/main/logiqa/DATA/LOGIQA/{split}.txt"
 
 DATASETS = {
@@ -203,7 +205,7 @@ def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
                 ) from error
             if question.id in questions:
                 raise MalformedData(
-                    f"{path}, row {number}: index {question.id} occurs twice; prepare the splits as one run or pass one file"
+                    f"{path}, row {number}: index {question.id} occurs twice; pass the files of one split only"
                 )
             questions[question.id] = question
     return questions

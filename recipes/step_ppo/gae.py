@@ -1,6 +1,7 @@
 """Generalised advantage estimation without whitening, and the KL penalty that enters the reward.
 
-The LPR code (lora_share_trainer/ppo_engine.py) uses raw advantages; verl's own estimator always whitens them. Whitening is a flag here.
+The LPR code (lora_share_trainer/ppo_engine.py) uses raw advantages; verl's own estimator always whitens them.
+Whitening is a flag here.
 """
 
 import torch
@@ -18,8 +19,9 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns per token.
 
-    delta_t = r_t + gamma * V_{t+1} - V_t and A_t = delta_t + gamma * lam * A_{t+1} over the unmasked tokens of a row; masked tokens are
-    passed over (the next value is that of the next unmasked token) and the value after the last one is 0.
+    delta_t = r_t + gamma * V_{t+1} - V_t and A_t = delta_t + gamma * lam * A_{t+1} over the unmasked tokens of a
+    row; masked tokens are passed over (the next value is that of the next unmasked token) and the value after the
+    last one is 0.
 
     Args:
         token_level_rewards: (B, T) reward of each token, KL penalty included.
@@ -37,7 +39,8 @@ def gae(
     """
     if not token_level_rewards.shape == values.shape == response_mask.shape:
         raise ValueError(
-            f"rewards {tuple(token_level_rewards.shape)}, values {tuple(values.shape)} and mask {tuple(response_mask.shape)} must agree"
+            f"shapes must agree: rewards {tuple(token_level_rewards.shape)}, values {tuple(values.shape)}, "
+            f"mask {tuple(response_mask.shape)}"
         )
     mask = response_mask.to(values.dtype)
     advantages = torch.zeros_like(values)

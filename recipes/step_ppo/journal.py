@@ -1,8 +1,8 @@
 """Append-only record files: one JSON object per line, each with a unique `key`, safe against a kill at any moment.
 
-Every stage of the pipeline writes through `Journal`. Run the same command again and it continues: keys already on disk are
-skipped, a half-written last line (the trace of a kill) is cut off and its work done again. Anything else that does not parse is
-refused by file and line number, and passed over only when asked.
+Every stage of the pipeline writes through `Journal`. Run the same command again and it continues: keys already on
+disk are skipped, a half-written last line (the trace of a kill) is cut off and its work done again. Anything else
+that does not parse is refused by file and line number, and passed over only when asked.
 """
 
 import argparse
@@ -171,16 +171,20 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
 
 
 def _shard_order(name: str) -> tuple[str, int, str]:
-    stem, _, number = name.partition("-of-")[0].rpartition(".")
-    return (stem, int(number), name) if "-of-" in name and number.isdigit() else (name, -1, name)
+    folder, base = os.path.split(name)
+    stem, _, number = base.partition("-of-")[0].rpartition(".")
+    is_shard = "-of-" in base and number.isdigit()
+    return (os.path.join(folder, stem), int(number), name) if is_shard else (name, -1, name)
 
 
 def read_records(paths: Iterable[str | Path], *, skip_corrupt: bool = False) -> Iterator[Record]:
     """Records of one or more finished files, in order.
 
     Raises:
-        CorruptJournal: with file and line number, for a line that is no JSON object with a `key`, or for a key that was seen
-            before (in any of the files). With `skip_corrupt` the former are passed over with a warning; a doubled key is always refused.
+        CorruptJournal: with file and line number, for a line that is no JSON object with a `key`, or for a key that
+            was seen
+            before (in any of the files). With `skip_corrupt` the former are passed over with a warning; a doubled
+            key is always refused.
     """
     seen: dict[str, str] = {}
     for path in paths:

@@ -1,6 +1,7 @@
 """Values of intermediate states from sampled completions, and probabilities over those values.
 
-The value of a state is how many of its K completions reach the right answer, so a process reward model has K + 1 classes.
+The value of a state is how many of its K completions reach the right answer, so a process reward model has K + 1
+classes.
 Source: LPR code, data/general.py, readers of "attempts" (V1 and V2).
 """
 

@@ -1,8 +1,8 @@
 """Preference pairs for DPO and process-DPO.
 
-Source: construct_dpo_data_from_react_response.py (all correct times incorrect) and best_of_filter_by_reward_v2.2.py (process pairs) of the LPR
-code. Its data set wrote every pair of a question into one shared dict, so that training saw the last pair of a question again and again; here
-every pair is its own frozen value and every record is made anew.
+Source: construct_dpo_data_from_react_response.py (all correct times incorrect) and best_of_filter_by_reward_v2.2.py
+(process pairs) of the LPR code. Its data set wrote every pair of a question into one shared dict, so that training
+saw the last pair of a question again and again; here every pair is its own frozen value and every record is made anew.
 """
 
 import argparse
@@ -60,9 +60,10 @@ def process_pairs(
 ) -> list[Pair]:
     """Contrastive pairs, then positive-positive pairs, of one question (process-DPO).
 
-    Responses without a score are left out. The `best_of` correct responses with the highest scores are chosen, in sampling order. Each is
-    paired with the `max_negatives` incorrect responses with the highest scores, whatever the difference, and with every correct response whose
-    score is smaller by **more than** `margin`. Ties keep sampling order.
+    Responses without a score are left out. The `best_of` correct responses with the highest scores are chosen, in
+    sampling order. Each is paired with the `max_negatives` incorrect responses with the highest scores, whatever the
+    difference, and with every correct response whose score is smaller by **more than** `margin`. Ties keep sampling
+    order.
 
     Args:
         margin: smallest difference of scores in positive-positive pairs, exclusive.
@@ -95,7 +96,8 @@ def process_pairs(
 
 
 def one_pair_per_question(pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:
-    """At most one pair, drawn at random: the amount of distinct data the LPR code's aliased data set held, for comparison."""
+    """At most one pair, drawn at random: the amount of distinct data the LPR code's aliased data set held, for
+    comparison."""
     return [rng.choice(pairs)] if pairs else []
 
 
@@ -194,7 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if record["key"] not in journal:
                     journal.append(record)
     print(
-        f"{args.output}: {counts['contrastive']} contrastive + {counts['positive']} positive-positive = {counts.total()} pairs"
+        f"{args.output}: {counts['contrastive']} contrastive + {counts['positive']} positive-positive "
+        f"= {counts.total()} pairs"
     )
     return 0
 

@@ -1,4 +1,5 @@
-"""From step probabilities to one score per trajectory. Source: LPR code, best_of_filter_by_reward_v2.2.py and _v2.2.1.py."""
+"""From step probabilities to one score per trajectory. Source: LPR code, best_of_filter_by_reward_v2.2.py and
+_v2.2.1.py."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ def counted_steps(
 
     Args:
         step_scores: one per step. kinds: kind of each step.
-        drop_kinds: kinds left out; the LPR code drops `Action` on ReClor, since a written action often does not follow its thought.
+        drop_kinds: kinds left out; the LPR code drops `Action` on ReClor, since a written action often does not
+            follow its thought.
         skip_last: number of final steps left out (2 in its DeepSeekMath variant), counted before `drop_kinds`.
 
     Raises:
@@ -41,7 +43,8 @@ def trajectory_score(
     """Product, minimum or sum of the counted step scores.
 
     Raises:
-        ValueError: an unknown reduction, or no step is left: such a trajectory has no score and is no candidate for pairs.
+        ValueError: an unknown reduction, or no step is left: such a trajectory has no score and is no candidate for
+            pairs.
     """
     if reduction not in _REDUCTIONS:
         raise ValueError(f"unknown reduction {reduction!r}: expected one of {', '.join(_REDUCTIONS)}")

@@ -1,7 +1,7 @@
 """The prompts: one instruction, one block, one tail.
 
-The tail is `Thought 1:` without a trailing space, and a response starts with the space: the LPR code mixed four variants, two of which move the
-border between prompt and response by a token.
+The tail is `Thought 1:` without a trailing space, and a response starts with the space: the LPR code mixed four
+variants, two of which move the border between prompt and response by a token.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,16 @@ from recipes.step_ppo.react import FIRST_STEP
 LETTERS = "ABCD"
 
 REACT_INSTRUCTION = (
-    "Solve the reasoning question below by writing numbered steps. A Thought reasons about the given context, an Action says what to check next, "
-    "an Observation states what the check shows. Use nothing but the context. When the answer is certain, end with an Action of the form "
-    "Finish[The answer is X.], where X is the letter of the one right option."
+    "Solve the reasoning question below by writing numbered steps. A Thought reasons about the given context, an "
+    "Action says what to check next, an Observation states what the check shows. Use nothing but the context. When the "
+    "answer is certain, end with an Action of the form Finish[The answer is X.], where X is the letter of the one "
+    "right option."
 )
 
 # One worked example for the teacher, which has not been trained on the format.
 REACT_EXAMPLE = """Context:
-A small museum lends exactly three of five items, a bowl, a coin, a dagger, an easel and a flute. If the bowl is lent, the coin stays. The dagger \
-is lent only together with the easel. The flute is lent whenever the easel stays.
+A small museum lends exactly three of five items, a bowl, a coin, a dagger, an easel and a flute. If the bowl is lent, \
+the coin stays. The dagger is lent only together with the easel. The flute is lent whenever the easel stays.
 
 Question:
 If the easel stays, which items are lent?
@@ -39,7 +40,10 @@ Observation 2: If the bowl is lent the coin stays, so the bowl and the coin cann
 Thought 3: The only three items left break a rule, so no choice fits, and option D says so.
 Action 3: Finish[The answer is D.]"""
 
-MATH_INSTRUCTION = "Solve the problem below. Write one step of the solution per line and put the final answer in \\boxed{} on the last line."
+MATH_INSTRUCTION = (
+    "Solve the problem below. Write one step of the solution per line and put the final answer in \\boxed{} on the "
+    "last line."
+)
 MATH_TAIL = "Solution:"
 
 
@@ -48,7 +52,8 @@ def ordered_options(options: Sequence[str], label: int | None, order: str | None
 
     Args:
         options: texts in the data set's order. label: position of the right one, None when hidden.
-        order: letters of the original options in their new order, e.g. `BCAD` puts the second option first; None keeps the order.
+        order: letters of the original options in their new order, e.g. `BCAD` puts the second option first; None
+            keeps the order.
 
     Raises:
         ValueError: `order` is no permutation of the letters, or the label is out of range.

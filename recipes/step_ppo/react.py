@@ -1,8 +1,8 @@
 """The ReAct trajectory format: step labels, and the two cleaning rules of the original code.
 
 A trajectory is written as lines `Thought i: ...`, `Action i: ...`, `Observation i: ...` and ends with
-`Action n: Finish[The answer is X.]`. The label of the first thought stands at the end of the prompt, so a response starts
-in the middle of `Thought 1:`.
+`Action n: Finish[The answer is X.]`. The label of the first thought stands at the end of the prompt, so a response
+starts in the middle of `Thought 1:`.
 
 Source: construct_dpo_data_from_react_response.py (rule 1.0) and _v1.1.py (rule 1.1) of the dpo-trajectory-reasoning
 repository, the code of "Learning Planning-based Reasoning by Trajectories Collection and Process Reward Synthesizing"
@@ -33,9 +33,10 @@ def is_finish(line: str) -> bool:
 def clean_response(response: str, *, rules: CleaningRules = "1.0", min_lines: int = 0) -> str | None:
     """Cut a response after its final action, or refuse it.
 
-    Anything from a hallucinated next question (`Context:`) on is dropped first. A response is refused (None) unless exactly
-    one line is a finishing action, and when the cleaned text has fewer than `min_lines` lines. Rule 1.1 also joins
-    continuation lines to their step and drops blank lines and steps with fewer than 5 characters after their label.
+    Anything from a hallucinated next question (`Context:`) on is dropped first. A response is refused (None) unless
+    exactly one line is a finishing action, and when the cleaned text has fewer than `min_lines` lines. Rule 1.1 also
+    joins continuation lines to their step and drops blank lines and steps with fewer than 5 characters after their
+    label.
 
     Args:
         response: text as sampled, from behind `Thought 1:`.

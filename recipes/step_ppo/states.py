@@ -1,7 +1,7 @@
 """Intermediate states: prefixes of sampled trajectories from which completions will be drawn.
 
-Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in the README: draws are seeded per
-trajectory, and shards lose no remainder.
+Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in the README: draws are
+seeded per trajectory, and shards lose no remainder.
 """
 
 import argparse
@@ -22,8 +22,9 @@ from recipes.step_ppo.steps import StepStyle
 class StateSampling:
     """Which prefixes become states.
 
-    ratio: probability of each remaining step. ratio_s: share of leading steps never used. ratio_e: share after which none is used.
-    Both bounds are floors of share times number of steps. drop_kinds: kinds of step that are drawn but not kept.
+    ratio: probability of each remaining step. ratio_s: share of leading steps never used. ratio_e: share after which
+    none is used. Both bounds are floors of share times number of steps. drop_kinds: kinds of step that are drawn but
+    not kept.
     """
 
     ratio: float = 0.4
@@ -64,7 +65,8 @@ def state_lines(response: str, style: StepStyle = "react") -> list[tuple[int, st
 def sample_states(response: str, sampling: StateSampling, rng: random.Random) -> list[State]:
     """Draw the states of one cleaned response.
 
-    Every eligible step costs one draw from `rng`, whether or not its kind is dropped, so the filter does not move the others.
+    Every eligible step costs one draw from `rng`, whether or not its kind is dropped, so the filter does not move
+    the others.
     """
     lines = response.split("\n")
     steps = state_lines(response, sampling.style)

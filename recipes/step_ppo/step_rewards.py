@@ -1,7 +1,8 @@
 """PRM values of a rollout turned into a reward on the last token of each step.
 
-Source: LPR code, lora_share_trainer/utils/post_process.py (`react_process_reward`, `_eos`, `_eos_w_label`). There the reward of token t
-is shifted to the action t - 1 that produced it; verl's `rm_scores[t]` already belongs to the action that produced token t.
+Source: LPR code, lora_share_trainer/utils/post_process.py (`react_process_reward`, `_eos`, `_eos_w_label`). There
+the reward of token t is shifted to the action t - 1 that produced it; verl's `rm_scores[t]` already belongs to the
+action that produced token t.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
 """Reasoning steps of a response: where each one ends, as a character and as a token.
 
-The text definition is the LPR code's (data/general.py, `extract_react_ending_positions_v2`): a line that opens with a step
-label starts a step, blank and continuation lines join it, a step ends with its last non-blank line, and a step with fewer than 5
-characters of content is none (except the first thought).
+The text definition is the LPR code's (data/general.py, `extract_react_ending_positions_v2`): a line that opens with
+a step label starts a step, blank and continuation lines join it, a step ends with its last non-blank line, and a
+step with fewer than 5 characters of content is none (except the first thought).
 
-On tokens, a step ends at the token that covers the last character of that line. Tokenizers often merge the line break into
-that token ("." and "\\n" become one), so cutting the text before the break and tokenizing it again, as the LPR code does, can
-name a token that was never generated.
+On tokens, a step ends at the token that covers the last character of that line. Tokenizers often merge the line
+break into that token ("." and "\\n" become one), so cutting the text before the break and tokenizing it again, as
+the LPR code does, can name a token that was never generated.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,8 @@ StepStyle = Literal["react", "lines"]
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `start` and `end` are character positions, `end` one past the last character of its last non-blank line."""
+    """One step. `start` and `end` are character positions, `end` one past the last character of its last non-blank
+    line."""
 
     kind: str
     start: int
@@ -63,8 +64,8 @@ def segment(text: str, style: StepStyle = "react") -> list[Step]:
 def segment_response(response: str, style: StepStyle = "react") -> list[Step]:
     """Steps of a response as generated, in the response's own character positions.
 
-    The label of the first thought belongs to the prompt, so the first step starts before position 0; its `end` is at most 0 when the
-    first thought is empty (the response opens with a line break).
+    The label of the first thought belongs to the prompt, so the first step starts before position 0; its `end` is at
+    most 0 when the first thought is empty (the response opens with a line break).
     """
     lead = FIRST_STEP if style == "react" else ""
     return [Step(s.kind, s.start - len(lead), s.end - len(lead)) for s in segment(lead + response, style)]
@@ -87,7 +88,8 @@ def covering_tokens(offsets: Sequence[tuple[int, int]], ends: Sequence[int]) -> 
 
     Args:
         offsets: (T,) character span (start, stop) of each token, as a fast tokenizer returns them; tokens without
-            characters have an empty span. Where several tokens share a character (bytes of one symbol), the last counts.
+            characters have an empty span. Where several tokens share a character (bytes of one symbol), the last
+            counts.
         ends: ascending character positions, each one past the character of interest.
 
     Returns:
@@ -107,7 +109,8 @@ def covering_tokens(offsets: Sequence[tuple[int, int]], ends: Sequence[int]) -> 
 
 
 def generated_tokens(tokenizer: Decoder, ids: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Like `covering_tokens`, for generated ids, which have no offsets: the first token after which the text up to `end` is complete.
+    """Like `covering_tokens`, for generated ids, which have no offsets: the first token after which the text up to
+    `end` is complete.
 
     Args:
         tokenizer: decoder of `ids`.

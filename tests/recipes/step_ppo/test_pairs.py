@@ -1,0 +1,173 @@
+"""Preference pairs: exact counts, strict margin, distinct records."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recipes.step_ppo import pairs
+from recipes.step_ppo.journal import Journal
+from recipes.step_ppo.pairs import Candidate, one_pair_per_question, outcome_pairs, pair_record, process_pairs
+
+
+def candidates(right, wrong):
+    scores = [(score, True) for score in right] + [(score, False) for score in wrong]
+    return [Candidate(i, f"response {i}", ok, score, (score,), num_lines=i + 1) for i, (score, ok) in enumerate(scores)]
+
+
+def texts(found, kind):
+    return [(p.chosen.index, p.reject.index) for p in found if p.kind == kind]
+
+
+def test_toy_question():
+    found = process_pairs(candidates([0.9, 0.4, 0.2], [0.1, 0.8]), margin=0.45)
+    # every correct x every incorrect, hardest incorrect first
+    assert texts(found, "contrastive") == [(0, 4), (0, 3), (1, 4), (1, 3), (2, 4), (2, 3)]
+    assert texts(found, "positive") == [(0, 1), (0, 2)]
+    assert [p.kind for p in found] == ["contrastive"] * 6 + ["positive"] * 2
+
+
+def test_the_margin_is_strict():
+    group = candidates([0.75, 0.25], [])
+    assert texts(process_pairs(group, margin=0.5), "positive") == []
+    assert texts(process_pairs(group, margin=0.4999), "positive") == [(0, 1)]
+    assert texts(process_pairs(candidates([0.5, 0.5], []), margin=0.0), "positive") == []
+
+
+def test_contrastive_pairs_need_no_margin():
+    assert len(process_pairs(candidates([0.1], [0.9]), margin=0.5)) == 1
+
+
+def test_best_of_keeps_the_highest_scores_in_sampling_order():
+    found = process_pairs(candidates([0.2, 0.9, 0.5, 0.7], [0.3, 0.1, 0.6]), margin=0.25, best_of=2, max_negatives=2)
+    assert texts(found, "contrastive") == [(1, 6), (1, 4), (3, 6), (3, 4)]
+    # any correct response may be the worse one, chosen or not; best first
+    assert texts(found, "positive") == [(1, 2), (1, 0), (3, 0)]
+
+
+def test_responses_without_a_score_are_left_out():
+    group = [*candidates([0.9], [0.1]), Candidate(2, "unscored", True), Candidate(3, "unscored", False)]
+    assert texts(process_pairs(group, margin=0.1), "contrastive") == [(0, 1)]
+
+
+def test_line_bounds_concern_positive_pairs_only():
+    group = candidates([0.9, 0.1], [0.5])
+    assert texts(process_pairs(group, margin=0.5, min_chosen_lines=2), "positive") == []
+    assert texts(process_pairs(group, margin=0.5, min_reject_lines=3), "positive") == []
+    assert len(texts(process_pairs(group, margin=0.5, min_chosen_lines=9, min_reject_lines=9), "contrastive")) == 2
+
+
+def test_questions_the_prm_was_trained_on_have_no_positive_pairs():
+    found = process_pairs(candidates([0.9, 0.1], [0.5]), margin=0.5, positive=False)
+    assert texts(found, "positive") == [] and len(found) == 2
+
+
+def test_negative_margin_would_pair_a_response_with_itself():
+    with pytest.raises(ValueError, match="margin"):
+        process_pairs(candidates([0.5], []), margin=-0.1)
+
+
+def test_vanilla_pairs():
+    group = [Candidate(i, str(i), ok) for i, ok in enumerate([True, False, True, False, False])]
+    assert [(p.chosen.index, p.reject.index) for p in outcome_pairs(group)] == [
+        (0, 1), (0, 3), (0, 4), (2, 1), (2, 3), (2, 4),
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(st.floats(0, 1), max_size=6),
+    st.lists(st.floats(0, 1), max_size=6),
+    st.floats(0, 1),
+)
+def test_counts_and_distinctness(right, wrong, margin):
+    found = process_pairs(candidates(right, wrong), margin=margin)
+    assert len(texts(found, "contrastive")) == len(right) * len(wrong)
+    assert len(texts(found, "positive")) == sum(a - b > margin for a in right for b in right)
+    records = [pair_record("q", p) for p in found]
+    assert len({r["key"] for r in records}) == len({(r["chosen"], r["reject"]) for r in records}) == len(records)
+
+
+def test_records_share_nothing():
+    """The original wrote all pairs of a question into one dict: each must stay as it was made."""
+    found = process_pairs(candidates([0.9, 0.8, 0.7], [0.3, 0.2]), margin=0.05)
+    records = [pair_record("q", p) for p in found]
+    before = [json.dumps(r) for r in records]
+    records[-1].update(chosen="overwritten")
+    records[-1]["chosen_full_rewards"].append(1.0)
+    assert [json.dumps(r) for r in records[:-1]] == before[:-1]
+    assert len(set(before)) == len(before)
+    assert len({id(r["chosen_full_rewards"]) for r in records}) == len(records)
+
+
+def test_one_pair_per_question():
+    found = process_pairs(candidates([0.9, 0.4], [0.1]), margin=0.1)
+    assert one_pair_per_question(found, random.Random(0))[0] in found
+    assert one_pair_per_question([], random.Random(0)) == []
+
+
+def write(path, records):
+    with Journal(path) as journal:
+        journal.extend(records)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    trajectories, scores = [], []
+    for q in range(3):
+        responses = [
+            {"text": f"{q} a", "correct": True},
+            {"text": f"{q} b", "correct": True},
+            {"text": "c", "correct": False},
+        ]
+        trajectories.append({"key": str(q), "id": str(q), "responses": responses})
+        steps = [[0.9, 0.9], [0.9, 0.2], [0.5, 0.5]]
+        scores.append(
+            {
+                "key": str(q),
+                "id": str(q),
+                "scores": [
+                    {"response_index": i, "step_scores": s, "kinds": ["Thought", "Action"]} for i, s in enumerate(steps)
+                ],
+            }
+        )
+    return write(tmp_path / "t.jsonl", trajectories), write(tmp_path / "s.jsonl", scores), tmp_path
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_command_counts_and_prm_train_exclusion(files):
+    trajectories, scores, folder = files
+    train = write(folder / "train.jsonl", [{"key": "1/0/0", "id": "1"}])
+    out = folder / "pairs.jsonl"
+    command = ["--trajectories", trajectories, "--scores", scores, "--output", str(out), "--prm-train", train]
+    pairs.main(command)
+    records = read(out)
+    assert sum(r["kind"] == "contrastive" for r in records) == 6
+    # product .81 against .18
+    assert [r["id"] for r in records if r["kind"] == "positive"] == ["0", "2"]
+    assert records[0]["chosen_full_rewards"] == [0.9, 0.9]
+    pairs.main(command)
+    assert read(out) == records
+
+
+def test_command_without_action_scores(files):
+    trajectories, scores, folder = files
+    out = folder / "pairs.jsonl"
+    pairs.main(["--trajectories", trajectories, "--scores", scores, "--output", str(out), "--remove-action"])
+    # without the Action step both correct responses score .9
+    assert {r["kind"] for r in read(out)} == {"contrastive"}
+
+
+def test_scores_of_other_trajectories_are_refused(files):
+    trajectories, _, folder = files
+    other = write(
+        folder / "o.jsonl",
+        [{"key": "0", "id": "0", "scores": [{"response_index": 7, "step_scores": [0.1], "kinds": ["Thought"]}]}],
+    )
+    with pytest.raises(ValueError, match="other trajectories"):
+        pairs.main(["--trajectories", trajectories, "--scores", other, "--output", str(folder / "p.jsonl")])

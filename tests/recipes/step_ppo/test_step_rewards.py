@@ -1,0 +1,91 @@
+"""PRM values turned into token rewards."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recipes.step_ppo.step_rewards import StepRewardConfig, token_rewards
+
+#         t0   t1   t2   t3   t4   eos
+VALUES = [0.0, 0.6, 0.0, 0.9, 0.5, 0.3]
+ENDS = [1, 3, 4]
+
+
+def rewards(**options):
+    outcome = options.pop("outcome", None)
+    eos = options.pop("eos_index", 5)
+    return token_rewards(VALUES, ENDS, 6, StepRewardConfig(**options), eos_index=eos, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("sum", [0, 0.6, 0, 0.9, 0.5, 0]),
+        ("mean", [0, 0.2, 0, 0.3, 0.5 / 3, 0]),
+        ("difference", [0, 0.6, 0, 0.3, -0.4, 0]),
+        ("min", [0, 0.6, 0, 0.6, 0.5, 0]),
+        ("product", [0, 0.6, 0, 0.54, 0.27, 0]),
+    ],
+)
+def test_modes(mode, expected):
+    assert rewards(mode=mode) == pytest.approx(expected)
+
+
+def test_difference_telescopes_to_the_last_value():
+    assert sum(rewards(mode="difference")) == pytest.approx(0.5)
+
+
+def test_the_last_step_on_eos():
+    assert rewards(last_step="eos") == pytest.approx([0, 0.6, 0, 0.9, 0, 0.3])
+    assert rewards(last_step="eos", mode="min") == pytest.approx([0, 0.6, 0, 0.6, 0, 0.3])
+    assert rewards(last_step="eos", eos_index=None) == rewards()
+
+
+def test_the_outcome_takes_the_place_of_the_last_step():
+    options = {"last_step": "outcome", "scale": 0.5, "outcome_weight": 1.0}
+    assert rewards(**options, outcome=1.0) == pytest.approx([0, 0.3, 0, 0.45, 0, 1.0])
+    assert rewards(**options, outcome=0.0) == pytest.approx([0, 0.3, 0, 0.45, 0, 0.0])
+    assert rewards(**options, outcome=1.0, eos_index=None) == pytest.approx([0, 0.3, 0, 0.45, 1.0, 0])
+    assert rewards(**options, outcome=1.0, mode="min") == pytest.approx([0, 0.3, 0, 0.3, 0, 0.3])
+
+
+def test_outcome_only():
+    config = StepRewardConfig(mode="outcome", outcome_weight=2.0)
+    assert not config.needs_prm and config.needs_outcome
+    assert token_rewards(None, [], 3, config, eos_index=2, outcome=1.0) == [0, 0, 2.0]
+    assert token_rewards(None, [], 3, config, outcome=1.0) == [0, 0, 2.0]
+    assert token_rewards(None, [], 0, config, outcome=1.0) == []
+
+
+def test_clip():
+    assert rewards(scale=10.0) == pytest.approx([0, 5.0, 0, 5.0, 5.0, 0])
+    assert rewards(scale=-10.0, clip=4.0)[3] == -4.0
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="outcome"):
+        rewards(last_step="outcome")
+    with pytest.raises(ValueError, match="without a step"):
+        token_rewards([0.1], [], 1, StepRewardConfig())
+    with pytest.raises(ValueError, match="one PRM value"):
+        token_rewards([0.1], [0], 2, StepRewardConfig())
+    with pytest.raises(ValueError, match="ascend"):
+        token_rewards([0.1, 0.2], [1, 1], 2, StepRewardConfig())
+    with pytest.raises(ValueError, match="ascend"):
+        token_rewards([0.1, 0.2], [2], 2, StepRewardConfig())
+    for bad in ({"mode": "max"}, {"last_step": "bos"}, {"clip": 0.0}):
+        with pytest.raises(ValueError):
+            StepRewardConfig(**bad)
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=20), st.sampled_from(["sum", "mean", "difference", "min", "product"])
+)
+def test_rewards_stand_on_step_ends_only(values, mode):
+    spread = [v for value in values for v in (0.123, value)]
+    ends = list(range(1, len(spread), 2))
+    found = token_rewards(spread, ends, len(spread), StepRewardConfig(mode=mode))
+    assert all(found[i] == 0 for i in range(0, len(spread), 2))
+    totals = {"sum": sum(values), "mean": sum(values) / len(values), "difference": values[-1]}
+    if mode in totals:
+        assert sum(found) == pytest.approx(totals[mode], abs=1e-9)
