@@ -1,0 +1,85 @@
+"""Every file of the project parses, and speaks of no particular machine."""
+
+import ast
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SKIPPED = re.compile(r"^(\.venv.*|\.git|\.cache|\..*_cache|\.hypothesis|__pycache__|outputs|build|dist|.*\.egg-info)$")
+FILES = sorted(
+    path
+    for path in ROOT.rglob("*")
+    if path.is_file() and not any(SKIPPED.match(part) for part in path.relative_to(ROOT).parts)
+)
+# A home directory or a scratch mount; "/home/" and the like alone, as in a pattern, name nobody.
+MACHINE_PATH = re.compile(r"(?<![\w.}$)-])/(?:work|home|root|Users|mnt|data\d*)/\w[\w.-]*/|[A-Z]:\\Users\\\w")
+
+
+def named(*suffixes: str) -> list:
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in FILES if path.suffix in suffixes]
+
+
+@pytest.mark.parametrize("path", named(".sh"))
+def test_shell_scripts_parse(path):
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", named(".sh"))
+def test_shell_scripts_stop_at_the_first_error(path):
+    assert re.search(r"^set -e?u?o? ?.*e", path.read_text(encoding="utf-8"), re.M), "no `set -e` in it"
+
+
+@pytest.mark.parametrize("path", named(".yaml", ".yml"))
+def test_yaml_parses(path):
+    with path.open(encoding="utf-8") as stream:
+        list(yaml.safe_load_all(stream))
+
+
+@pytest.mark.parametrize("path", named(".json", ".jsonl"))
+def test_json_parses(path):
+    text = path.read_text(encoding="utf-8")
+    for document in text.splitlines() if path.suffix == ".jsonl" else [text]:
+        json.loads(document)
+
+
+@pytest.mark.parametrize("path", named(".py"))
+def test_every_module_says_what_it_is(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not tree.body or ast.get_docstring(tree), "no module docstring"
+
+
+def test_no_file_names_a_place_on_somebodys_machine():
+    offences = []
+    for path in FILES:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        offences += [
+            f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(lines, 1)
+            if MACHINE_PATH.search(line)
+        ]
+    assert offences == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_machine_path"),
+    [
+        ("see /" + "home/ann/models/qwen", True),
+        ("/" + "work/main/x.py", True),
+        ("C:\\" + "Users\\ann", True),
+        ("framework/main/x.py", False),
+        ("https://example.org/home/ann/x", False),
+        ("${DATA}/home/x/y", False),
+        ("/path/to/model", False),
+    ],
+)
+def test_what_counts_as_a_machine_path(text, is_machine_path):
+    assert bool(MACHINE_PATH.search(text)) is is_machine_path

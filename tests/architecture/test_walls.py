@@ -1,0 +1,116 @@
+"""The walls between the rooms: what each part of the project may import."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location("import_graph", Path(__file__).parent / "import_graph.py")
+walls = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(walls)
+
+RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
+UPSTREAM = {"verl", "ray", "vllm", "transfer_queue"}
+
+# A module of these names is an adapter wherever it stands: it carries the mathematics of its folder into verl.
+ADAPTER_NAMES = {
+    "agent_loop",
+    "agent_loops",
+    "dataset",
+    "estimator",
+    "main",
+    "policy_loss",
+    "replica",
+    "reward_manager",
+    "rollout",
+    "sampler",
+    "task_runner",
+    "trainer",
+    "worker",
+}
+# Adapters whose names say what they do instead. Every other module of a recipe is pure.
+ADAPTERS = {
+    "recipes.pasodoble.generators",
+}
+
+FILES = {name: path for package in walls.PACKAGES for name, path in walls.sources(package).items()}
+RECIPE_MODULES = [name for name in FILES if name.startswith(tuple(f"recipes.{recipe}" for recipe in RECIPES))]
+
+
+def is_adapter(name: str) -> bool:
+    return name in ADAPTERS or name.rpartition(".")[2] in ADAPTER_NAMES
+
+
+def test_reward_functions_stand_alone():
+    banned = {"verl", "torch", "ray", "vllm", "transformers", "recipes", "vllm_patches"}
+    offences = {
+        name: walls.top_level(walls.imported_names(path)) & banned for name, path in walls.sources("reward_fns").items()
+    }
+    assert {name: found for name, found in offences.items() if found} == {}
+
+
+def test_only_the_judge_speaks_to_an_endpoint():
+    users = {name for name, path in walls.sources("reward_fns").items() if "openai" in walls.imported_names(path)}
+    assert {name for name in users if "judge" not in name} == set()
+
+
+def test_vllm_patches_know_no_trainer():
+    banned = {"verl", "ray", "transfer_queue", "recipes"}
+    offences = {
+        name: walls.top_level(walls.imported_names(path)) & banned
+        for name, path in walls.sources("vllm_patches").items()
+    }
+    assert {name: found for name, found in offences.items() if found} == {}
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPE_MODULES if not is_adapter(name)])
+def test_a_module_of_a_recipe_is_a_named_adapter_or_pure(name):
+    edges = walls.graph()
+    for reached in walls.reachable(name, edges):
+        found = walls.top_level(walls.imported_names(FILES[reached])) & UPSTREAM
+        assert not found, (
+            f"{name} reaches {reached}, which imports {sorted(found)}; name it in ADAPTERS or keep it pure"
+        )
+
+
+def test_every_listed_adapter_exists_and_needs_upstream():
+    edges = walls.graph()
+    for name in ADAPTERS:
+        reached = {top for module in walls.reachable(name, edges) for top in walls.imported_names(FILES[module])}
+        assert walls.top_level(reached) & UPSTREAM, f"{name} imports none of {sorted(UPSTREAM)}: it is pure"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_nobody_imports_a_recipe_but_itself(recipe):
+    room = f"recipes.{recipe}"
+    offences = {
+        name: sorted(found)
+        for name, path in FILES.items()
+        if not (name == room or name.startswith(f"{room}."))
+        and (found := {used for used in walls.imported_names(path) if used == room or used.startswith(f"{room}.")})
+    }
+    assert offences == {}
+
+
+def test_no_import_cycle_at_module_level():
+    edges = {name: set() for name in FILES}
+    for name, path in FILES.items():
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node in body:
+            if isinstance(node, ast.Import):
+                edges[name] |= {alias.name for alias in node.names} & FILES.keys()
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                targets = {f"{node.module}.{alias.name}" for alias in node.names} & FILES.keys()
+                edges[name] |= targets or ({node.module} & FILES.keys())
+    cycles = [name for name in edges if any(name in walls.reachable(used, edges) for used in edges[name])]
+    assert cycles == []
+
+
+def test_the_walls_test_sees_imports_inside_functions_and_relative_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(walls, "ROOT", tmp_path)
+    folder = tmp_path / "recipes" / "serl"
+    folder.mkdir(parents=True)
+    (folder / "vote.py").write_text("def f():\n    import verl.utils as u\n    from ..tandem import loss\n")
+    names = walls.imported_names(folder / "vote.py")
+    assert {"verl.utils", "recipes.tandem", "recipes.tandem.loss"} <= names
