@@ -7,7 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipes.sppo.options import AGGREGATIONS, SppoConfigError, SppoOptions
+from recipes.errors import ConfigError
+from recipes.sppo.options import AGGREGATIONS, SppoOptions
 
 RENAMED = {
     "actor_rollout_ref.actor.sppo_eta": "algorithm.sppo.eta",
@@ -22,17 +23,17 @@ def check_sppo_config(config: DictConfig) -> None:
     A configuration that selects neither the estimator nor the loss (the GRPO baseline, preset=grpo) is left alone.
 
     Raises:
-        SppoConfigError: one sentence that says what was found and what to set.
+        ConfigError: one sentence that says what was found and what to set.
     """
     for old, new in RENAMED.items():
         if OmegaConf.select(config, old) is not None:
-            raise SppoConfigError(f"{old} belongs to verl's former SPPO recipe; set {new} instead.")
+            raise ConfigError(f"{old} belongs to verl's former SPPO recipe; set {new} instead.")
     estimator = config.algorithm.adv_estimator
     loss_mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
     if estimator != "sppo" and loss_mode != "sppo":
         return
     if estimator != "sppo" or loss_mode != "sppo":
-        raise SppoConfigError(
+        raise ConfigError(
             "algorithm.adv_estimator=sppo and actor_rollout_ref.actor.policy_loss.loss_mode=sppo go together, "
             f"found adv_estimator={estimator} and loss_mode={loss_mode}; set both."
         )
@@ -47,28 +48,28 @@ def check_sppo_config(config: DictConfig) -> None:
 def _check_reference_policy(config: DictConfig) -> None:
     correction = config.algorithm.get("rollout_correction") or {}
     if correction.get("bypass_mode"):
-        raise SppoConfigError(
+        raise ConfigError(
             "algorithm.rollout_correction.bypass_mode=true puts the rollout engine's log-probs in the place of the "
             "actor's, and their mismatch, summed over a response, is as large as SPPO's target; set it to false."
         )
     for name in ("rollout_is", "rollout_rs"):
         if correction.get(name):
-            raise SppoConfigError(
+            raise ConfigError(
                 f"algorithm.rollout_correction.{name}={correction.get(name)} reweights or rejects tokens, which SPPO's "
                 "sum over the response does not allow; set it to null."
             )
     if config.actor_rollout_ref.actor.get("use_rollout_log_probs"):
-        raise SppoConfigError(
+        raise ConfigError(
             "actor_rollout_ref.actor.use_rollout_log_probs=true replaces the actor's log-probs by the rollout "
             "engine's, which SPPO's log-ratio does not allow; set it to false."
         )
     if not config.trainer.use_v1:
-        raise SppoConfigError(
+        raise ConfigError(
             "trainer.use_v1=false selects verl's legacy trainer, which SPPO does not run on; set it to true."
         )
     mode = config.trainer.v1.trainer_mode
     if mode in ASYNCHRONOUS:
-        raise SppoConfigError(
+        raise ConfigError(
             f"trainer.v1.trainer_mode={mode} trains on responses of earlier policies, while SPPO's reference is the "
             "policy that generated the batch; set it to sync."
         )
@@ -76,24 +77,24 @@ def _check_reference_policy(config: DictConfig) -> None:
 
 def _check_loss_terms(config: DictConfig) -> None:
     if config.critic.enable:
-        raise SppoConfigError("critic.enable=true trains a critic that SPPO never reads; set it to false.")
+        raise ConfigError("critic.enable=true trains a critic that SPPO never reads; set it to false.")
     actor = config.actor_rollout_ref.actor
     for key, value in (
         ("algorithm.use_kl_in_reward", config.algorithm.use_kl_in_reward),
         ("actor_rollout_ref.actor.use_kl_loss", actor.use_kl_loss),
     ):
         if value:
-            raise SppoConfigError(
+            raise ConfigError(
                 f"{key}=true adds a KL term, while SPPO's square already holds the policy to the one that generated "
                 "the batch; set it to false."
             )
     if actor.loss_agg_mode not in AGGREGATIONS:
-        raise SppoConfigError(
+        raise ConfigError(
             "SPPO sums tokens and averages responses; set actor_rollout_ref.actor.loss_agg_mode to one of "
             f"{', '.join(AGGREGATIONS)}, found {actor.loss_agg_mode}."
         )
     if actor.loss_scale_factor is not None:
-        raise SppoConfigError(
+        raise ConfigError(
             "actor_rollout_ref.actor.loss_scale_factor has no effect on SPPO's loss; set it to null, "
             f"found {actor.loss_scale_factor}."
         )
@@ -103,24 +104,24 @@ def _check_sampling(config: DictConfig, options: SppoOptions) -> None:
     rollout = config.actor_rollout_ref.rollout
     responses = rollout.n
     if options.scope == "prompt" and responses < 2:
-        raise SppoConfigError(
+        raise ConfigError(
             "algorithm.sppo.scope=prompt compares responses to one prompt; set actor_rollout_ref.rollout.n to at least "
             f"2, found {responses}."
         )
     if config.data.train_batch_size * responses < 2:
-        raise SppoConfigError("a batch of one response is its own baseline; set data.train_batch_size to at least 2.")
+        raise ConfigError("a batch of one response is its own baseline; set data.train_batch_size to at least 2.")
     if options.pairs == "best_worst" and not rollout.calculate_log_probs:
-        raise SppoConfigError(
+        raise ConfigError(
             "algorithm.sppo.pairs=best_worst needs actor_rollout_ref.rollout.calculate_log_probs=true, without which "
             "verl does not pass on the rows that were left out."
         )
     if not rollout.do_sample or rollout.temperature <= 0:
-        raise SppoConfigError(
+        raise ConfigError(
             "SPPO regresses on samples of the policy; set actor_rollout_ref.rollout.do_sample=true and a temperature "
             f"above 0, found do_sample={rollout.do_sample} and temperature={rollout.temperature}."
         )
     if options.score == "winrate" and rollout.temperature != 1:
-        raise SppoConfigError(
+        raise ConfigError(
             "algorithm.sppo.score=winrate estimates win rates against the policy itself, which is sampled at "
             f"actor_rollout_ref.rollout.temperature=1, found {rollout.temperature}."
         )
@@ -137,7 +138,7 @@ def _check_dropout(model: DictConfig) -> None:
         keys["lora.dropout"] = "actor_rollout_ref.model.lora.dropout"
     for name, rate in found.items():
         if rate:
-            raise SppoConfigError(
+            raise ConfigError(
                 f"The model has {name}={rate}, which makes SPPO's log-ratio noise of the order of its target; set "
                 f"{keys[name]}=0."
             )
@@ -157,5 +158,5 @@ def _model_settings(model: DictConfig) -> Mapping[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise SppoConfigError(f"{path} is not a readable model configuration: {error}.") from error
+        raise ConfigError(f"{path} is not a readable model configuration: {error}.") from error
     return settings if isinstance(settings, dict) else {}

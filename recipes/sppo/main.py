@@ -1,23 +1,11 @@
-"""Train with SPPO: `python -m recipes.sppo.main scale=toy preset=verl key=value ...`."""
+"""SPPO: regress each response's log-ratio on how much better than the policy's average it was."""
 
 import sys
 
-from omegaconf import DictConfig
-
-from recipes import launch
+from recipes.launch import Recipe, main
 from recipes.sppo.guards import check_sppo_config
-from recipes.sppo.options import SppoConfigError, SppoOptions
 
-
-def check(config: DictConfig) -> None:
-    """Refuse what SPPO cannot run with, in the launcher's own error."""
-    try:
-        check_sppo_config(config)
-    except SppoConfigError as error:
-        raise launch.ConfigError(str(error)) from error
-
-
-RECIPE = launch.Recipe(name="sppo", config_name="sppo", blocks={"algorithm.sppo": SppoOptions}, check=check)
+RECIPE = Recipe(name="sppo", config_name="sppo", check=check_sppo_config, blocks=("algorithm.sppo",))
 
 if __name__ == "__main__":
-    sys.exit(launch.main(RECIPE))
+    sys.exit(main(RECIPE))

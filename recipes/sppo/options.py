@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from recipes.errors import ConfigError
+
 CHOICES = {
     "scope": ("batch", "prompt"),
     "baseline": ("softmean", "mean", "half"),
@@ -15,10 +17,6 @@ CHOICES = {
 
 # verl's default, which reaches only the reported entropy, and the name of what the loss does under either
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum")
-
-
-class SppoConfigError(ValueError):
-    """A configuration that SPPO cannot run with; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -52,35 +50,35 @@ class SppoOptions:
         for name in ("eta", "tau"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise SppoConfigError(f"algorithm.sppo.{name} must be a number, found {value!r}.")
+                raise ConfigError(f"algorithm.sppo.{name} must be a number, found {value!r}.")
             if not (math.isfinite(value) and value > 0):
-                raise SppoConfigError(f"algorithm.sppo.{name} must be finite and greater than 0, found {value!r}.")
+                raise ConfigError(f"algorithm.sppo.{name} must be finite and greater than 0, found {value!r}.")
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise SppoConfigError(f"algorithm.sppo.{name} must be one of {', '.join(allowed)}, found {value!r}.")
+                raise ConfigError(f"algorithm.sppo.{name} must be one of {', '.join(allowed)}, found {value!r}.")
         if self.reference != "step":
-            raise SppoConfigError(
+            raise ConfigError(
                 f"algorithm.sppo.reference must be 'step', found {self.reference!r}: for one reference over a whole "
                 "iteration, make the iteration one step by setting data.train_batch_size to its number of prompts."
             )
         if self.score == "winrate" and self.scope != "prompt":
-            raise SppoConfigError(
+            raise ConfigError(
                 "algorithm.sppo.score=winrate compares responses to the same prompt; "
                 f"set algorithm.sppo.scope=prompt, found {self.scope!r}."
             )
         if self.pairs == "best_worst" and self.score != "winrate":
-            raise SppoConfigError(
+            raise ConfigError(
                 "algorithm.sppo.pairs=best_worst is the original pipeline's selection by win rate; "
                 f"set algorithm.sppo.score=winrate, found {self.score!r}."
             )
         if self.score != "winrate" and (self.preference, self.tau) != ("binary", 1.0):
-            raise SppoConfigError(
+            raise ConfigError(
                 "algorithm.sppo.preference and algorithm.sppo.tau act only with algorithm.sppo.score=winrate; "
                 "set that or leave both at their defaults."
             )
         if self.preference == "binary" and self.tau != 1.0:
-            raise SppoConfigError(
+            raise ConfigError(
                 "algorithm.sppo.tau acts only with algorithm.sppo.preference=bradley_terry; set that or leave tau at 1."
             )
 
@@ -89,21 +87,19 @@ class SppoOptions:
         """Read the block `algorithm.sppo`; an absent block gives the defaults.
 
         Raises:
-            SppoConfigError: an unknown key, a value out of range, or a combination that has no meaning.
+            ConfigError: an unknown key, a value out of range, or a combination that has no meaning.
         """
         if block is None:
             return cls()
         if not isinstance(block, Mapping):
-            raise SppoConfigError(f"algorithm.sppo must be a block of options, found {block!r}.")
+            raise ConfigError(f"algorithm.sppo must be a block of options, found {block!r}.")
         if "length_norm" in block:
-            raise SppoConfigError(
+            raise ConfigError(
                 "algorithm.sppo.length_norm is not available: SPPO squares the summed log-ratio of a response, and a "
                 "length-normalised sum is another method; remove the key."
             )
         known = [field.name for field in fields(cls)]
         unknown = sorted(str(key) for key in block if key not in known)
         if unknown:
-            raise SppoConfigError(
-                f"algorithm.sppo has no option {', '.join(unknown)}; the options are {', '.join(known)}."
-            )
+            raise ConfigError(f"algorithm.sppo has no option {', '.join(unknown)}; the options are {', '.join(known)}.")
         return cls(**{str(key): value for key, value in block.items()})
