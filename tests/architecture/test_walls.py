@@ -31,6 +31,7 @@ ADAPTER_NAMES = {
 }
 # Adapters whose names say what they do instead. Every other module of a recipe is pure.
 ADAPTERS = {
+    "recipes.pasodoble.cold_start",
     "recipes.pasodoble.generators",
 }
 
