@@ -1,0 +1,132 @@
+"""Compose a recipe's config on verl's own ``ppo_trainer``, and say in one sentence what is wrong with an override."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from recipes.errors import ConfigError
+
+VERL_CONFIG = "pkg://verl.trainer.config"
+PLATFORM_CONFIG = "pkg://recipes.platforms.config"
+# Nodes of verl's tree that hold keys for somebody else (an engine, Ray, a model config, a user's function).
+FREE_FORM = re.compile(r"(^|\.)(\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
+
+
+def flatten(config: DictConfig | ListConfig, prefix: str = "") -> dict[str, object]:
+    """Dotted leaf keys and their values, interpolations left as they are written."""
+    leaves: dict[str, object] = {}
+    for key, value in OmegaConf.to_container(config, resolve=False).items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            leaves.update(flatten(OmegaConf.create(value), f"{name}."))
+        else:
+            leaves[name] = value
+    return leaves
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _sentence(error: Exception, known: Iterable[str]) -> str:
+    """The cause at the bottom of Hydra's chain, with the nearest known key when a key is unknown."""
+    text = str(error)
+    missing = re.search(r"Could not override '([^']+)'", text) or re.search(
+        r"In '[^']*': (Could not find '[^']+')", text
+    )
+    if missing and "Could not override" in missing.group(0):
+        key = missing.group(1)
+        near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        cause = error.__cause__
+        if cause is not None and "not in struct" not in str(cause) and "is not in" not in str(cause):
+            return f"{key}: {_first_line(cause)}"
+        return f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}"
+    return " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
+
+
+def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose ``name`` from the yaml files of the package ``module`` over verl's, with Hydra overrides.
+
+    Raises:
+        ConfigError: an override does not parse, or names a key or an option that does not exist.
+    """
+    GlobalHydra.instance().clear()
+    path = f"hydra.searchpath=[{VERL_CONFIG},{PLATFORM_CONFIG}]"
+    try:
+        with initialize_config_module(module, version_base=None):
+            return compose(config_name=name, overrides=[path, *overrides])
+    except (HydraException, OmegaConfBaseException) as error:
+        known: list[str] = []
+        if "Could not override" in str(error):
+            with initialize_config_module(module, version_base=None):
+                selections = [item for item in overrides if "." not in item.partition("=")[0]]
+                try:
+                    known = list(flatten(compose(config_name=name, overrides=[path, *selections])))
+                except (HydraException, OmegaConfBaseException):
+                    known = []
+        raise ConfigError(_sentence(error, known)) from error
+
+
+def verl_defaults() -> DictConfig:
+    """verl's ``ppo_trainer`` as it ships."""
+    GlobalHydra.instance().clear()
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose(config_name="ppo_trainer")
+
+
+def difference(config: DictConfig, defaults: DictConfig) -> dict[str, tuple[object, object]]:
+    """Leaf keys whose value differs, as key -> (verl's default, ours); a key verl does not have defaults to None."""
+    ours, theirs = flatten(config), flatten(defaults)
+    return {key: (theirs.get(key), value) for key, value in ours.items() if theirs.get(key) != value}
+
+
+def refuse_unknown_additions(overrides: Sequence[str], defaults: DictConfig, own_blocks: Sequence[str]) -> None:
+    """Refuse ``+key=value`` where verl would ignore the key, or fail on it minutes later inside a worker.
+
+    Additions are welcome in the recipe's own blocks, in free-form nodes (``*_kwargs``, ``override_config``, ``ray_init``,
+    ...) and wherever the dataclass behind a node has the field.
+
+    Raises:
+        ConfigError: with the key and the nearest known one.
+    """
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if not (override.is_add() or override.is_force_add()) or "." not in override.key_or_group:
+            continue
+        key = override.key_or_group
+        parent, _, leaf = key.rpartition(".")
+        if FREE_FORM.search(parent) or any(key.startswith(f"{block}.") for block in own_blocks):
+            continue
+        if OmegaConf.select(defaults, key, default=_ABSENT) is not _ABSENT:
+            continue
+        names = _field_names(defaults, parent)
+        if leaf in names:
+            continue
+        near = difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)
+        hint = f"; did you mean {parent}.{near[0]}?" if near else ""
+        raise ConfigError(f"unknown key {key!r}: verl has no such setting and would not read it{hint}")
+
+
+_ABSENT = object()
+
+
+def _field_names(defaults: DictConfig, parent: str) -> list[str]:
+    node = OmegaConf.select(defaults, parent, default=None)
+    if not isinstance(node, DictConfig):
+        return []
+    names = list(node)
+    if target := node.get("_target_"):
+        from hydra.utils import get_class
+
+        cls = get_class(target)
+        if is_dataclass(cls):
+            names += [field.name for field in fields(cls)]
+    return names

@@ -1,0 +1,152 @@
+"""What a killed run leaves on a host, and how the next start removes it: our own things only.
+
+Every process of a run carries the run's name in its environment (``VERL_DUETS_RUN``: host, driver pid, the driver's start
+time, and a random part). A name whose driver no longer lives marks orphans. Shared-memory segments carry no owner, so
+they are taken only when verl named them, this user owns them, no live process maps them, and a run of ours that has died
+was running when they were made; each run leaves a small record for that.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+VARIABLE = "VERL_DUETS_RUN"
+SHARED_MEMORY = Path("/dev/shm")
+WEIGHT_SEGMENT = re.compile(r"verl_weights_[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run of this host: its driver, and when it began (seconds since the epoch)."""
+
+    name: str
+    pid: int
+    driver_started: float
+    began: float
+
+    def alive(self) -> bool:
+        """Whether the driver still runs; a recycled pid does not count."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.driver_started) < 1.0
+        except psutil.NoSuchProcess:
+            return False
+
+
+def records_folder() -> Path:
+    """Where the runs of this user on this host are recorded."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "verl-duets" / "runs" / socket.gethostname()
+
+
+def begin_run() -> RunRecord:
+    """Name this process as the driver of a run, in its environment and in a record that outlives it."""
+    started = psutil.Process().create_time()
+    name = f"{socket.gethostname()}-{os.getpid()}-{int(started)}-{secrets.token_hex(4)}"
+    record = RunRecord(name, os.getpid(), started, time.time())
+    folder = records_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{name}.partial"
+    partial.write_text(json.dumps(asdict(record)))
+    partial.replace(folder / f"{name}.json")
+    os.environ[VARIABLE] = name
+    return record
+
+
+def end_run(record: RunRecord) -> None:
+    """Forget a run that has ended by itself."""
+    (records_folder() / f"{record.name}.json").unlink(missing_ok=True)
+
+
+def dead_runs() -> list[RunRecord]:
+    """Recorded runs whose driver is gone; an unreadable record is dropped."""
+    dead = []
+    for path in sorted(records_folder().glob("*.json")):
+        try:
+            record = RunRecord(**json.loads(path.read_text()))
+        except (ValueError, TypeError):
+            path.unlink(missing_ok=True)
+            continue
+        if not record.alive():
+            dead.append(record)
+    return dead
+
+
+def processes_of(names: set[str]) -> list[psutil.Process]:
+    """Processes of this user whose environment names one of these runs, this process left out."""
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
+            if process.environ().get(VARIABLE) in names:
+                found.append(process)
+    return found
+
+
+def stop_processes(processes: list[psutil.Process], grace: float = 5.0) -> None:
+    """SIGTERM, then SIGKILL after ``grace`` seconds."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+    _, stubborn = psutil.wait_procs(processes, timeout=grace)
+    for process in stubborn:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(stubborn, timeout=grace)
+
+
+def _mapped_names() -> set[str]:
+    names: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            names.update(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
+    return names
+
+
+def _orphaned_files(dead: list[RunRecord]) -> list[Path]:
+    oldest = min(record.began for record in dead)
+    candidates = [path for path in SHARED_MEMORY.glob("verl_weights_*") if WEIGHT_SEGMENT.fullmatch(path.name)]
+    mapped = _mapped_names() if candidates else set()
+    files = []
+    for path in candidates:
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_uid == os.getuid() and status.st_mtime >= oldest and path.name not in mapped:
+                files.append(path)
+    return files
+
+
+def remove_shared_memory(record: RunRecord) -> list[str]:
+    """Unlink the weight segments a run of ours left behind, once its processes are gone."""
+    return _unlink(_orphaned_files([record]))
+
+
+def _unlink(files: list[Path]) -> list[str]:
+    for path in files:
+        path.unlink(missing_ok=True)
+    return [f"shared memory {path.name}" for path in files]
+
+
+def remove_leftovers() -> list[str]:
+    """End the processes and remove the shared memory of runs that were killed; one line for each thing removed."""
+    dead = dead_runs()
+    if not dead:
+        return []
+    removed = []
+    orphans = processes_of({record.name for record in dead})
+    if orphans:
+        stop_processes(orphans)
+        removed.append(f"{len(orphans)} processes of a run that was killed")
+    removed += _unlink(_orphaned_files(dead))
+    for record in dead:
+        end_run(record)
+    return removed

@@ -1,0 +1,1 @@
+"""Platforms that verl does not bring itself."""

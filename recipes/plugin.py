@@ -1,0 +1,207 @@
+"""What this package adds to verl, and how: one table, applied in every process that imports verl.
+
+verl loads the entry points of group ``verl.plugins`` at the end of ``import verl``; it does not call them and hides what
+they raise. So importing this module registers, it imports nothing heavy (a row waits until verl itself imports the
+registry it goes into), and it cannot raise: what goes wrong is kept in :data:`errors`, where ``python -m recipes.doctor``
+and the gate in :mod:`recipes.launch` find it.
+
+Installing the package changes nothing else about verl. The CPU platform is a registered name that is never detected by
+itself, and its patches load only where a launch asked for them through the environment.
+"""
+
+import importlib
+import os
+import traceback
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import NamedTuple
+
+ENTRY_POINT = "verl_duets"
+
+
+class Row(NamedTuple):
+    """One registration: `target` is "module:attribute", imported when the registry of its `kind` is."""
+
+    kind: str
+    name: str
+    target: str
+
+
+class RowState(NamedTuple):
+    """What the live registry holds under a row's name."""
+
+    row: Row
+    ok: bool
+    detail: str
+
+
+TABLE: tuple[Row, ...] = (
+    Row("platform", "cpu", "recipes.platforms.cpu:PlatformCPU"),
+    Row("adv_estimator", "sppo", "recipes.sppo.estimator:compute_sppo_advantage"),
+    Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss"),
+)
+
+errors: dict[Row, str] = {}
+startup_errors: list[str] = []
+_applied: set[Row] = set()
+
+
+def _load(target: str) -> object:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _dotted_name(target: str) -> type:
+    """A stand-in that carries only the dotted name: verl's agent-loop registry stores nothing else of the class."""
+    module, _, attribute = target.partition(":")
+    return type(attribute, (), {"__module__": module, "__qualname__": attribute})
+
+
+def _register_platform(registry, row: Row) -> None:
+    registry.PlatformRegistry.register(platform=row.name)(_load(row.target))
+
+
+def _register_adv_estimator(registry, row: Row) -> None:
+    registry.register_adv_est(row.name)(_load(row.target))
+
+
+def _register_policy_loss(registry, row: Row) -> None:
+    registry.register_policy_loss(row.name)(_load(row.target))
+
+
+def _register_trainer(registry, row: Row) -> None:
+    registry.register_trainer(row.name)(_load(row.target))
+
+
+def _register_reward_manager(registry, row: Row) -> None:
+    registry.register(row.name)(_load(row.target))
+
+
+def _register_agent_loop(registry, row: Row) -> None:
+    registry.register(row.name)(_dotted_name(row.target))
+
+
+def _register_rollout_replica(registry, row: Row) -> None:
+    registry.RolloutReplicaRegistry.register(row.name, lambda: _load(row.target))
+
+
+def _find_agent_loop(registry, name: str) -> object:
+    return registry._agent_loop_registry.get(name, {}).get("_target_")
+
+
+def _find_rollout_replica(registry, name: str) -> object:
+    loader = registry.RolloutReplicaRegistry._registry.get(name)
+    return loader() if loader else None
+
+
+class Kind(NamedTuple):
+    """A verl registry: the module whose import makes it ready, how to add to it, how to read it."""
+
+    module: str
+    register: Callable[[object, Row], None]
+    find: Callable[[object, str], object]
+
+
+KINDS: dict[str, Kind] = {
+    "platform": Kind(
+        "verl.plugin.platform", _register_platform, lambda registry, name: registry.PlatformRegistry.get(name)
+    ),
+    "adv_estimator": Kind(
+        "verl.trainer.ppo.core_algos",
+        _register_adv_estimator,
+        lambda registry, name: registry.ADV_ESTIMATOR_REGISTRY.get(name),
+    ),
+    "policy_loss": Kind(
+        "verl.trainer.ppo.core_algos",
+        _register_policy_loss,
+        lambda registry, name: registry.POLICY_LOSS_REGISTRY.get(name),
+    ),
+    "trainer": Kind(
+        "verl.trainer.ppo.v1",
+        _register_trainer,
+        lambda registry, name: registry.trainer_base.TRAINER_REGISTRY.get(name),
+    ),
+    "reward_manager": Kind(
+        "verl.experimental.reward_loop.reward_manager",
+        _register_reward_manager,
+        lambda registry, name: registry.registry.REWARD_MANAGER.get(name),
+    ),
+    "agent_loop": Kind("verl.experimental.agent_loop.agent_loop", _register_agent_loop, _find_agent_loop),
+    "rollout_replica": Kind("verl.workers.rollout.replica", _register_rollout_replica, _find_rollout_replica),
+}
+
+
+def _apply(row: Row, registry: object) -> None:
+    if row in _applied:
+        return
+    try:
+        KINDS[row.kind].register(registry, row)
+    except Exception:
+        errors[row] = traceback.format_exc()
+    else:
+        errors.pop(row, None)
+        _applied.add(row)
+
+
+def activate(rows: Iterable[Row] = TABLE) -> None:
+    """Register each row now if verl has already imported its registry, else when verl does. Repeating it is harmless."""
+    import wrapt
+
+    for row in rows:
+        wrapt.when_imported(KINDS[row.kind].module)(lambda registry, row=row: _apply(row, registry))
+
+
+def why_verl_does_not_load_us() -> str | None:
+    """The reason why the processes of a run would miss the whole table, None when they load it."""
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    if policy != "auto" and ENTRY_POINT not in {name.strip() for name in policy.split(",")}:
+        return (
+            f"VERL_USE_EXTERNAL_PLUGINS={policy} keeps verl from loading {ENTRY_POINT!r}: unset it or add {ENTRY_POINT}"
+        )
+    if not entry_points(group="verl.plugins", name=ENTRY_POINT):
+        return "this environment has no installed verl-duets for verl to find: run 'pip install -e .' in the repository"
+    if startup_errors:
+        return f"the plug-in failed while loading: {startup_errors[0].strip().splitlines()[-1]}"
+    return None
+
+
+def check(rows: Iterable[Row] = TABLE) -> list[RowState]:
+    """Compare rows with the live registries of this process (imports the registries, hence verl)."""
+    states = []
+    for row in rows:
+        try:
+            if reason := why_verl_does_not_load_us():
+                raise RuntimeError(reason)
+            registry = importlib.import_module(KINDS[row.kind].module)
+            if row in errors:
+                raise RuntimeError(errors[row].strip().splitlines()[-1])
+            found = KINDS[row.kind].find(registry, row.name)
+            expected = row.target.replace(":", ".") if row.kind == "agent_loop" else _load(row.target)
+            if found is None:
+                raise LookupError(f"{row.name!r} is not in verl's {row.kind} registry")
+            if found != expected:
+                raise LookupError(f"{row.name!r} in verl's {row.kind} registry is {found!r}, not {row.target}")
+        except Exception as error:
+            states.append(RowState(row, False, f"{type(error).__name__}: {error}"))
+        else:
+            states.append(RowState(row, True, row.target))
+    return states
+
+
+def start() -> None:
+    """Activate the table and what the environment of this run asks for; repeating it is harmless, and it never raises."""
+    try:
+        activate()
+        if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+            from recipes.platforms.cpu_patches import install
+
+            install()
+        if os.environ.get("VERL_DUETS_SYNC_TIMEOUT"):
+            from recipes.weight_sync import install
+
+            install()
+    except Exception:
+        startup_errors.append(traceback.format_exc())
+
+
+start()

@@ -1,0 +1,156 @@
+"""Look at every file a run will need before Ray starts: model folder, parquet files, reward module."""
+
+import json
+import os
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from recipes.errors import ConfigError, DataError, MissingFileError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
+REMOTE_PREFIXES = ("hdfs://", "s3://", "gs://")
+
+
+def looks_local(path: str) -> bool:
+    """Whether a model path can only mean a folder: absolute, relative with a dot, or not of the form owner/name."""
+    return path.startswith(("/", ".", "~")) or path.count("/") != 1 or Path(path).exists()
+
+
+def check_model(path: str | None, key: str, *, offline_is_fatal: bool = True) -> None:
+    """Refuse a model that cannot be loaded.
+
+    Raises:
+        ConfigError: no path is set.
+        MissingFileError: the folder, its config, tokenizer or weights are missing, or the hub does not have the model.
+    """
+    if not path:
+        raise ConfigError(f"{key} is not set: give a Hugging Face model folder or a hub id")
+    if path.startswith(REMOTE_PREFIXES):
+        return
+    if looks_local(path):
+        folder = Path(path).expanduser()
+        if not folder.is_dir():
+            raise MissingFileError(f"{key}={path} does not exist: give a Hugging Face model folder or a hub id")
+        if not (folder / "config.json").is_file():
+            raise MissingFileError(f"{key}={path} holds no config.json: it is not a Hugging Face model folder")
+        try:
+            json.loads((folder / "config.json").read_text())
+        except ValueError as error:
+            raise DataError(f"{folder / 'config.json'} is not JSON: {error}") from error
+        if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+            raise MissingFileError(f"{key}={path} holds no tokenizer (none of {', '.join(TOKENIZER_FILES)})")
+        if not any(file.suffix in WEIGHT_SUFFIXES for file in folder.iterdir()):
+            raise MissingFileError(f"{key}={path} holds no weights (*.safetensors or *.bin)")
+        return
+
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    if isinstance(try_to_load_from_cache(path, "config.json"), str):
+        return
+    try:
+        hf_hub_download(path, "config.json", etag_timeout=10)
+    except RepositoryNotFoundError as error:
+        raise MissingFileError(f"{key}={path} is neither a folder here nor a model on the hub") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if offline_is_fatal:
+            raise MissingFileError(
+                f"{key}={path} is neither a folder here nor in the hub's cache, and the hub cannot be reached"
+            ) from error
+
+
+def data_files(value: object) -> list[str]:
+    """``data.train_files`` as a list: verl takes one path or a list of them."""
+    if value is None:
+        return []
+    return [str(item) for item in value] if isinstance(value, list | tuple | ListConfig) else [str(value)]
+
+
+def check_data(files: list[str], key: str, *, prompt_key: str, hint: str = "") -> None:
+    """Refuse data verl would stumble over after minutes: no file, no row, no column, no gold answer.
+
+    Raises:
+        ConfigError: no file is set. MissingFileError: a file is not there. DataError: it is not what verl reads.
+    """
+    if not files:
+        raise ConfigError(f"{key} is not set: give a parquet file in verl's format{hint}")
+    for name in files:
+        if name.startswith(REMOTE_PREFIXES):
+            continue
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise MissingFileError(f"{key}: {name} does not exist{hint}")
+        if path.suffix == ".parquet":
+            _check_parquet(path, prompt_key)
+        elif path.suffix in (".json", ".jsonl"):
+            if path.stat().st_size == 0:
+                raise DataError(f"{key}: {name} is empty")
+        else:
+            raise DataError(f"{key}: {name} is neither .parquet nor .json(l), which is what verl reads")
+
+
+def _check_parquet(path: Path, prompt_key: str) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable parquet file: {str(error).splitlines()[0]}") from error
+    if file.metadata.num_rows == 0:
+        raise DataError(f"{path} has no rows")
+    columns = file.schema_arrow.names
+    for column in (prompt_key, "data_source", "reward_model"):
+        if column not in columns:
+            raise DataError(
+                f"{path} has no column {column!r} (it has {', '.join(columns)}); verl's format is {prompt_key} (chat "
+                "messages), data_source, reward_model (with ground_truth), extra_info"
+            )
+    first = next(file.iter_batches(batch_size=1, columns=[prompt_key, "reward_model"])).to_pylist()[0]
+    messages = first[prompt_key]
+    if not (isinstance(messages, list) and messages and isinstance(messages[0], dict) and "content" in messages[0]):
+        raise DataError(
+            f"{path}: column {prompt_key!r} must hold chat messages, [{{role, content}}, ...], found {messages!r:.80}"
+        )
+    if not isinstance(first["reward_model"], dict) or "ground_truth" not in first["reward_model"]:
+        raise DataError(
+            f"{path}: column 'reward_model' must hold {{style, ground_truth}}, found {first['reward_model']!r:.80}"
+        )
+
+
+def check_reward(config: DictConfig) -> None:
+    """Refuse a reward function that cannot be imported."""
+    from verl.utils.import_utils import load_extern_object
+
+    path = OmegaConf.select(config, "reward.custom_reward_function.path")
+    name = OmegaConf.select(config, "reward.custom_reward_function.name")
+    if not path:
+        return
+    try:
+        load_extern_object(path, name)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"reward.custom_reward_function.path={path} does not exist") from error
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"reward.custom_reward_function: {name!r} cannot be loaded from {path}: {error}") from error
+
+
+def check_writable(directory: str, key: str) -> None:
+    """Refuse an output folder that cannot be written before the first checkpoint finds out."""
+    path = Path(directory).expanduser()
+    while not path.exists():
+        path = path.parent
+    if not os.access(path, os.W_OK):
+        raise MissingFileError(f"{key}={directory} cannot be written: no permission in {path}")
+
+
+def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:
+    """Every check of this module on a composed config."""
+    check_model(config.actor_rollout_ref.model.path, "actor_rollout_ref.model.path", offline_is_fatal=offline_is_fatal)
+    prompt_key = config.data.prompt_key
+    hint = "; the recipe's README names the command that prepares it"
+    check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, hint=hint)
+    check_data(data_files(config.data.val_files), "data.val_files", prompt_key=prompt_key, hint=hint)
+    check_reward(config)
+    check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")

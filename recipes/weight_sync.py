@@ -1,0 +1,81 @@
+"""A weight sync that fails, instead of waiting for ever for a rollout engine that is gone.
+
+verl's sender of weights blocks in ``socket.recv()`` until the engine acknowledges each bucket. When the engine has died,
+or has raised while it loaded a bucket, nobody answers: the trainer hangs and the driver stays silent. Runs started by
+:mod:`recipes.launch` give each acknowledgement a limit; other verl jobs keep upstream's behaviour.
+"""
+
+import functools
+import os
+import traceback
+
+import wrapt
+
+from recipes import compat
+
+VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"
+MODULE = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer"
+SENTINEL = "_verl_duets_sync_timeout"
+
+
+class WeightSyncTimeout(TimeoutError):
+    """The rollout engine did not acknowledge a bucket of weights in time."""
+
+
+def limit_seconds() -> float:
+    """Seconds each acknowledgement may take, from the environment of the run."""
+    value = os.environ.get(VARIABLE, "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ValueError(f"{VARIABLE} must be a positive number of seconds, got {value!r}")
+    return seconds
+
+
+def bound_acknowledgements(module) -> None:
+    """Let the sender raise :class:`WeightSyncTimeout` when an acknowledgement does not come within the limit."""
+    import zmq
+
+    sender = module.BucketedWeightSender
+    if hasattr(sender, SENTINEL):
+        return
+    seconds = limit_seconds()
+    bind, send = sender._init_socket, sender.async_send_weights
+
+    @functools.wraps(bind)
+    def _init_socket(self):
+        bind(self)
+        self.socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))
+        self.socket.setsockopt(zmq.LINGER, 0)
+
+    @functools.wraps(send)
+    async def async_send_weights(self, weights):
+        try:
+            await send(self, weights)
+        except zmq.Again as error:
+            raise WeightSyncTimeout(
+                f"the rollout engine behind {self.zmq_handle} did not acknowledge new weights within {seconds:g} s: it has "
+                f"died, or failed while loading them (its own error stands above, under the name of its worker). Raise "
+                f"{VARIABLE} if the engine is only slow."
+            ) from error
+
+    sender._init_socket, sender.async_send_weights = _init_socket, async_send_weights
+    setattr(sender, SENTINEL, True)
+
+
+def install() -> None:
+    """Bound the acknowledgements of this process as soon as verl imports its sender."""
+
+    def guarded(module) -> None:
+        from recipes import plugin
+
+        try:
+            if not hasattr(module.BucketedWeightSender, SENTINEL):
+                compat.ensure([row for row in compat.LEDGER if row.used_by == "recipes/weight_sync.py"])
+            bound_acknowledgements(module)
+        except Exception:
+            plugin.startup_errors.append(traceback.format_exc())
+
+    wrapt.when_imported(MODULE)(guarded)
