@@ -1,0 +1,99 @@
+"""`python -m recipes.step_ppo.complete`: K completions per intermediate state; its value is the number of hits."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from recipes.step_ppo.data import Question, load_questions
+from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
+from recipes.step_ppo.journal import Journal, Record, expand, read_records
+from recipes.step_ppo.labels import state_value
+from recipes.step_ppo.outcome import correct, judge
+from recipes.step_ppo.stage import add_budget_arguments, budget_from, generate_into
+from reward_fns.result import Skip
+
+
+def state_prompt(question: Question, prefix: str) -> str:
+    """Prompt of a completion: the question's prompt continued by the prefix. The completion normally starts with a
+    line break."""
+    return f"{question.prompt} {prefix}"
+
+
+def value_record(
+    question: Question,
+    state: Record,
+    completions: Sequence[str],
+    *,
+    require_distinct: bool = False,
+    min_content: bool = False,
+    keep_completions: bool = False,
+) -> Record | Skip:
+    """The record of one state: hits, or None with the reason why the state is left out."""
+    results = {text: judge(question, text) for text in set(completions) if text}
+    if skip := next((result for result in results.values() if isinstance(result, Skip)), None):
+        return skip
+    found = state_value(
+        completions,
+        lambda text: correct(results[text]),
+        require_distinct=require_distinct,
+        prefix=state["prefix"] if min_content else None,
+    )
+    record = {name: state[name] for name in ("key", "id", "response_index", "step", "kind")}
+    record |= {"value": found.value, "reason": found.reason, "num_completions": len(completions)}
+    record["prefix_length"] = len(state["prefix"])
+    if keep_completions:
+        record["completions"] = list(completions)
+    return record
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.complete",
+        description="Sample K completions of every state and count those that reach the right answer.",
+    )
+    parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
+    parser.add_argument("--states", nargs="+", required=True, help="output of states: files or glob patterns")
+    parser.add_argument("--output", required=True, help="jsonl file")
+    parser.add_argument("--require-distinct", action="store_true", help="leave out states with equal completions")
+    parser.add_argument("--min-content", action="store_true", help="leave out states whose last step is nearly empty")
+    parser.add_argument("--keep-completions", action="store_true", help="write the texts, not only the hits")
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    add_budget_arguments(parser)
+    add_arguments(parser, n=3, temperature=0.7, top_p=0.8)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    questions = load_questions(args.data)
+    states = {r["key"]: r for r in read_records(expand(args.states), skip_corrupt=args.skip_corrupt)}
+    if missing := next((s["id"] for s in states.values() if s["id"] not in questions), None):
+        raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
+    choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}
+    with Journal(args.output, options=sampling_options(args) | choices, skip_corrupt=args.skip_corrupt) as journal:
+        requests = [
+            Request(key, state_prompt(questions[state["id"]], state["prefix"]), request_seed(args.seed, key))
+            for key, state in states.items()
+        ]
+        tally, generator = generate_into(
+            journal,
+            lambda: generator_from(args),
+            requests,
+            lambda request, texts: value_record(
+                questions[states[request.key]["id"]], states[request.key], texts, **choices
+            ),
+            budget=budget_from(args),
+            description="complete",
+        )
+        print(f"{args.output}: {len(journal)} states ({tally.summary()})")
+    values = Counter(record["value"] for record in read_records([args.output], skip_corrupt=args.skip_corrupt))
+    print("values: " + ", ".join(f"{value}: {count}" for value, count in sorted(values.items(), key=str)))
+    hit_rate = generator.prefix_cache_hit_rate() if generator else None
+    if hit_rate is not None:
+        print(f"prefix cache: {hit_rate:.1%} of the prompt tokens were already computed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""`python -m recipes.step_ppo.prm`: train a process reward model on the values of intermediate states."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
+
+from recipes.step_ppo.calibration import value_statistics
+from recipes.step_ppo.data import load_questions
+from recipes.step_ppo.journal import expand, read_records, write_atomically
+from recipes.step_ppo.prm_examples import PRMExample, prm_examples, replayed
+from recipes.step_ppo.prm_model import IGNORED, collate, export_backbone, load_prm
+from recipes.step_ppo.tokens import encode_trajectory
+
+logger = logging.getLogger(__name__)
+
+
+def encode_examples(
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[PRMExample], max_length: int
+) -> tuple[list[dict], int]:
+    """Examples as `input_ids` and `labels`, and how many labels lay beyond `max_length` tokens and are lost."""
+    rows, lost = [], 0
+    for example in examples:
+        encoded = encode_trajectory(tokenizer, example.prompt, example.response, [end for end, _ in example.labels])
+        labels = [IGNORED] * len(encoded.ids)
+        for position, (_, value) in zip(encoded.ends, example.labels, strict=True):
+            labels[position] = value
+        lost += sum(label != IGNORED for label in labels[max_length:])
+        labels = labels[:max_length]
+        if any(label != IGNORED for label in labels):
+            rows.append({"input_ids": encoded.ids[:max_length], "labels": labels})
+    return rows, lost
+
+
+def prefix_loss(outputs, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
+    """Cross-entropy per labelled prefix, averaged over the prefixes of the whole update however it is split into
+    micro-batches.
+
+    Args:
+        outputs: with `logits` (B, T, K + 1). labels: (B, T), IGNORED away from step ends.
+        num_items_in_batch: labelled prefixes of the update.
+    """
+    logits = outputs["logits"].float().flatten(0, 1)
+    total = F.cross_entropy(logits, labels.flatten().to(logits.device), ignore_index=IGNORED, reduction="sum")
+    count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+    return total / torch.as_tensor(count, device=total.device)
+
+
+def evaluate(trainer: Trainer, rows: list[dict]) -> dict[str, float]:
+    """How the PRM's expected value compares with the hits of the labelled prefixes."""
+    logits, labels = [], []
+    model = trainer.model.eval()
+    for batch in trainer.get_eval_dataloader(rows):
+        with torch.no_grad():
+            found = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        kept = batch["labels"] != IGNORED
+        logits.append(found[kept].float().cpu())
+        labels.append(batch["labels"][kept].cpu())
+    return value_statistics(torch.cat(logits).softmax(dim=-1), torch.cat(labels))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.prm", description="Train a process reward model with K + 1 classes."
+    )
+    parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
+    parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect")
+    parser.add_argument("--values", nargs="+", required=True, help="output of complete, for training")
+    parser.add_argument("--dev-values", nargs="+", default=[], help="output of complete, held out; other questions")
+    parser.add_argument("--replay-trajectories", nargs="+", default=[], help="an earlier round's trajectories")
+    parser.add_argument("--replay-values", nargs="+", default=[], help="an earlier round's values")
+    parser.add_argument(
+        "--replay-fraction", type=float, default=0.1, help="share of the earlier examples (default 0.1)"
+    )
+    parser.add_argument("--model", required=True, help="SFT checkpoint, or the PRM of the round before")
+    parser.add_argument(
+        "--output", required=True, help="folder; a run that was killed continues from its last checkpoint"
+    )
+    parser.add_argument("--num-completions", type=int, default=3, help="K; the head has K + 1 classes")
+    parser.add_argument("--no-whole-trajectories", action="store_true", help="do not label complete trajectories")
+    parser.add_argument("--export-backbone", action="store_true", help="also write <output>/backbone for verl's critic")
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    training = parser.add_argument_group("training")
+    training.add_argument("--epochs", type=float, default=2.0)
+    training.add_argument("--max-steps", type=int, default=-1)
+    training.add_argument("--learning-rate", type=float, default=1e-6)
+    training.add_argument("--batch-size", type=int, default=4, help="trajectories per device and micro-batch")
+    training.add_argument("--accumulation", type=int, default=4)
+    training.add_argument("--warmup-steps", type=int, default=200)
+    training.add_argument("--weight-decay", type=float, default=0.01)
+    training.add_argument("--max-length", type=int, default=4096, help="tokens")
+    training.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    training.add_argument("--save-steps", type=int, default=200)
+    training.add_argument("--gradient-checkpointing", action="store_true")
+    training.add_argument("--deepspeed", help="DeepSpeed configuration, or set FSDP through accelerate's own launcher")
+    training.add_argument("--attention", default="sdpa", help="attention implementation")
+    training.add_argument("--report-to", nargs="*", default=["none"])
+    training.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _arguments(args: argparse.Namespace) -> TrainingArguments:
+    cpu = not torch.accelerator.is_available()
+    return TrainingArguments(
+        output_dir=args.output,
+        num_train_epochs=args.epochs,
+        max_steps=args.max_steps,
+        learning_rate=args.learning_rate,
+        per_device_train_batch_size=args.batch_size,
+        per_device_eval_batch_size=args.batch_size,
+        gradient_accumulation_steps=args.accumulation,
+        warmup_steps=args.warmup_steps,
+        weight_decay=args.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        adam_epsilon=1e-6,
+        max_grad_norm=1.0,
+        lr_scheduler_type="linear",
+        bf16=args.dtype == "bfloat16" and not cpu,
+        use_cpu=cpu,
+        gradient_checkpointing=args.gradient_checkpointing,
+        deepspeed=args.deepspeed,
+        save_steps=args.save_steps,
+        save_total_limit=2,
+        logging_steps=10,
+        logging_first_step=True,
+        report_to=args.report_to,
+        remove_unused_columns=False,
+        train_sampling_strategy="random",
+        seed=args.seed,
+    )
+
+
+def last_complete_checkpoint(output: str) -> str | None:
+    """The newest checkpoint that was written to its end: the trainer's state is the last file of each."""
+    found = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
+
+
+def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRMExample]]:
+    questions = load_questions(args.data)
+
+    def examples(trajectories: list[str], values: list[str]) -> list[PRMExample]:
+        read = {"skip_corrupt": args.skip_corrupt}
+        return list(
+            prm_examples(
+                questions,
+                read_records(expand(trajectories), **read),
+                read_records(expand(values), **read),
+                num_completions=args.num_completions,
+                whole_trajectories=not args.no_whole_trajectories,
+            )
+        )
+
+    train = examples(args.trajectories, args.values)
+    if args.replay_values:
+        train += replayed(examples(args.replay_trajectories, args.replay_values), args.replay_fraction, args.seed)
+    dev = examples(args.trajectories, args.dev_values) if args.dev_values else []
+    if not train:
+        raise SystemExit("no labelled prefix: do the values belong to the trajectories?")
+    if shared := {e.id for e in train} & {e.id for e in dev}:
+        raise SystemExit(f"{len(shared)} questions are both in --values and --dev-values, such as {min(shared)}")
+    return train, dev
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    train, dev = _load_examples(args)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    rows, lost = encode_examples(tokenizer, train, args.max_length)
+    dev_rows, _ = encode_examples(tokenizer, dev, args.max_length)
+    labels = sum(label != IGNORED for row in rows for label in row["labels"])
+    print(f"{labels} labelled prefixes in {len(rows)} trajectories; {lost} lie beyond {args.max_length} tokens")
+    model = load_prm(args.model, args.num_completions + 1, dtype=torch.float32, attn_implementation=args.attention)
+    trainer = Trainer(
+        model=model,
+        args=_arguments(args),
+        train_dataset=rows,
+        data_collator=lambda batch: collate(batch, pad),
+        compute_loss_func=prefix_loss,
+    )
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output))
+    trainer.save_model(args.output)
+    if trainer.is_world_process_zero():
+        tokenizer.save_pretrained(args.output)
+        statistics = {"train_prefixes": labels, "lost_labels": lost}
+        if dev_rows:
+            statistics |= {f"dev_{name}": value for name, value in evaluate(trainer, dev_rows).items()}
+        write_atomically(Path(args.output) / "prm_statistics.json", json.dumps(statistics, indent=2))
+        print(json.dumps(statistics))
+        if args.export_backbone:
+            export_backbone(args.output, str(Path(args.output) / "backbone"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The process reward model: a decoder with a linear head of K + 1 classes at every token, in the Hugging Face
+token-classification form.
+
+vLLM serves that form as it is (`--runner pooling`, task `token_classify`). The head has no bias, as in the LPR code
+(models/llama.py): the form demands the parameter, so it is kept at zero and frozen.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, PreTrainedModel
+
+from recipes.step_ppo.tokens import EncodedTrajectory
+
+IGNORED = -100
+
+
+def load_prm(path: str, num_labels: int | None = None, **options) -> PreTrainedModel:
+    """Load a PRM, or give a language model a fresh head.
+
+    Args:
+        path: checkpoint of a PRM (then `num_labels` must agree with it or be None) or of a causal language model.
+        num_labels: K + 1.
+        options: further arguments of `from_pretrained`, such as `dtype`.
+
+    Raises:
+        ValueError: the checkpoint's head has another number of classes, or there is no head and no number was given.
+    """
+    config = AutoConfig.from_pretrained(path)
+    is_prm = any("ForTokenClassification" in name for name in config.architectures or ())
+    if is_prm and num_labels not in (None, config.num_labels):
+        raise ValueError(f"{path} has a head of {config.num_labels} classes, not {num_labels}")
+    if not is_prm and num_labels is None:
+        raise ValueError(f"{path} is no process reward model: its architecture is {config.architectures}")
+    settings = {} if is_prm else {"num_labels": num_labels}
+    # Some configurations have no field for it, and the form's own default is a dropout of 0.1.
+    model = AutoModelForTokenClassification.from_pretrained(path, classifier_dropout=0.0, **settings, **options)
+    head = prm_head(model)
+    if head.bias is not None:
+        if is_prm and head.bias.detach().abs().max() > 0:
+            raise ValueError(f"{path} has a head with a bias, which no model of this recipe has")
+        torch.nn.init.zeros_(head.bias)
+        head.bias.requires_grad_(False)
+    return model
+
+
+def prm_head(model: PreTrainedModel) -> torch.nn.Linear:
+    """The linear layer over the classes.
+
+    Raises:
+        ValueError: an architecture whose head is not a single layer called `score`, which vLLM could not serve.
+    """
+    head = getattr(model, "score", None)
+    if not isinstance(head, torch.nn.Linear):
+        raise ValueError(f"{type(model).__name__} has no linear head called 'score'")
+    return head
+
+
+def collate(batch: Sequence[dict], pad_token_id: int) -> dict[str, Tensor]:
+    """Pad examples on the right to (B, T): `input_ids`, `attention_mask`, `labels` (IGNORED away from step ends)."""
+    length = max(len(example["input_ids"]) for example in batch)
+    fill = {"input_ids": pad_token_id, "attention_mask": 0, "labels": IGNORED}
+    rows = {name: [] for name in fill}
+    for example in batch:
+        for name, value in fill.items():
+            column = example.get(name, [1] * len(example["input_ids"]))
+            rows[name].append([*column, *[value] * (length - len(column))])
+    return {name: torch.tensor(values) for name, values in rows.items()}
+
+
+@torch.no_grad()
+def step_probabilities(
+    model: PreTrainedModel, trajectories: Sequence[EncodedTrajectory], *, pad_token_id: int, batch_size: int = 8
+) -> list[Tensor]:
+    """Class probabilities at every step end, one forward pass per batch of trajectories.
+
+    Returns:
+        For each trajectory a float32 tensor (steps, K + 1).
+    """
+    model.eval()
+    order = sorted(range(len(trajectories)), key=lambda i: len(trajectories[i].ids))
+    found: list[Tensor] = [torch.empty(0)] * len(trajectories)
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        batch = collate(
+            [{"input_ids": trajectories[i].ids, "labels": [IGNORED] * len(trajectories[i].ids)} for i in rows],
+            pad_token_id,
+        )
+        inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+        hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
+        for row, i in enumerate(rows):
+            logits = prm_head(model)(hidden[row, trajectories[i].ends])
+            found[i] = logits.float().softmax(dim=-1).cpu()
+    return found
+
+
+def export_backbone(prm_path: str, output: str) -> None:
+    """Write the PRM without its head, as verl's critic wants it: there a value head of one output is made anew.
+
+    A head of another shape would end verl's loading with an error; see "Critic" in README.md.
+    """
+    model = load_prm(prm_path, dtype="auto")
+    weights = {name: value for name, value in model.state_dict().items() if not name.startswith("score.")}
+    model.config.num_labels = 1
+    model.save_pretrained(output, state_dict=weights)
+    AutoTokenizer.from_pretrained(prm_path).save_pretrained(output)
+
+
+def is_complete(folder: str | Path) -> bool:
+    """Whether a model folder has configuration and weights."""
+    folder = Path(folder)
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
