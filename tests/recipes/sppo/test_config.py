@@ -1,0 +1,152 @@
+"""Every yaml and every launcher still composes with verl's ppo_trainer, so that no key is stale."""
+
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+import recipes.sppo
+from recipes.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
+from recipes.sppo.guards import check_sppo_config
+
+ROOM = Path(recipes.sppo.__file__).parent
+PRESETS = sorted(path.stem for path in (ROOM / "config" / "preset").glob("*.yaml"))
+SCALES = sorted(path.stem for path in (ROOM / "config" / "scale").glob("*.yaml"))
+OWN = {f"algorithm.sppo.{name}" for name in ("eta", "scope", "baseline", "score", "preference", "tau", "pairs")}
+DEFAULTS = verl_defaults()
+OWN |= {"algorithm.sppo.reference", "data.apply_chat_template_kwargs.enable_thinking"}
+
+
+@functools.cache
+def composed(*overrides):
+    return compose_config("recipes.sppo.config", "sppo", list(overrides))
+
+
+@pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))
+def test_every_pair_composes_and_verl_accepts_it(preset, scale):
+    config = composed(f"preset={preset}", f"scale={scale}")
+    check_sppo_config(config)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert config.data.train_batch_size % config.actor_rollout_ref.actor.ppo_mini_batch_size == 0
+    assert not need_critic(config) and not need_reference_policy(config)
+
+
+@pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))
+def test_no_yaml_adds_a_key_verl_would_not_read(preset, scale):
+    assert set(flatten(composed(f"preset={preset}", f"scale={scale}"))) - set(flatten(DEFAULTS)) <= OWN
+
+
+def test_experiments_do_not_share_checkpoints():
+    folders = [composed(f"preset={p}", f"scale={s}").trainer.default_local_dir for p in PRESETS for s in SCALES]
+    assert len(set(folders)) == len(folders)
+
+
+def test_presets_are_matched_in_responses_and_updates():
+    for scale in SCALES:
+        sizes = {}
+        for preset in PRESETS:
+            config = composed(f"preset={preset}", f"scale={scale}")
+            n = config.actor_rollout_ref.rollout.n
+            sizes[preset] = (
+                config.data.train_batch_size * n,
+                config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size,
+                config.trainer.total_training_steps,
+            )
+        assert sizes["verl"] == sizes["grpo"]
+        assert sizes["paper"][1:] == sizes["verl"][1:]
+        assert sizes["paper"][0] == pytest.approx(sizes["verl"][0], rel=0.02)
+
+
+def test_the_toy_scale_keeps_its_budget():
+    config = composed("scale=toy")
+    assert config.trainer.total_training_steps <= 60 and config.actor_rollout_ref.actor.optim.lr <= 5e-4
+    assert config.data.val_max_samples == 500 and config.trainer.test_freq == 10 and config.trainer.val_before_train
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.max_model_len >= config.data.max_prompt_length + config.data.max_response_length
+
+
+def test_the_published_experiment_keeps_its_hyper_parameters():
+    config = composed("scale=qwen2_5_7b_math", "preset=verl")
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_micro_batch_size_per_gpu) == (
+        1024,
+        256,
+        4,
+    )
+    assert (config.data.max_prompt_length, config.data.max_response_length) == (1024, 512)
+    assert (actor.optim.lr, actor.optim.lr_warmup_steps, actor.use_kl_loss) == (1e-6, 15, False)
+    assert (rollout.n, rollout.temperature, rollout.tensor_model_parallel_size) == (1, 1.0, 1)
+    assert rollout.gpu_memory_utilization == 0.3
+    assert (config.algorithm.sppo.eta, config.algorithm.sppo.scope) == (1.0, "batch")
+    assert (config.trainer.n_gpus_per_node, config.trainer.total_training_steps) == (4, 140)
+
+
+def launcher_arguments(script, tmp_path, *arguments, **environment):
+    """What a launcher hands to Python: it is run with an interpreter in front that only writes down its arguments."""
+    recorded = tmp_path / "arguments.json"
+    stand_in = tmp_path / "python3"
+    stand_in.write_text(
+        f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(recorded)!r}, 'w'))\n"
+    )
+    stand_in.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", str(script), *arguments], check=True, timeout=60, env=os.environ | {"PATH": path} | environment
+    )
+    return json.loads(recorded.read_text())
+
+
+KNOBS = {
+    "MODEL_PATH": "/models/some model",
+    "TRAIN_FILES": "[/data/a.parquet,/data/b.parquet]",
+    "VAL_FILES": "/data/test.parquet",
+    "ROLLOUT": "sglang",
+    "TP": "2",
+    "GPU_MEMORY_UTILIZATION": "0.4",
+    "MAX_TOKENS_PER_GPU": "8192",
+    "OFFLOAD": "true",
+    "NGPUS": "8",
+    "NNODES": "2",
+    "LOGGER": "console,wandb",
+    "PROJECT": "project",
+    "EXPERIMENT": "experiment",
+}
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in ROOM.glob("run_*.sh")))
+@pytest.mark.parametrize("environment", [{}, KNOBS], ids=["defaults", "knobs"])
+def test_launchers_hand_over_keys_that_exist(script, environment, tmp_path):
+    arguments = launcher_arguments(ROOM / script, tmp_path, "trainer.save_freq=7", **environment)
+    assert arguments[:2] == ["-m", "recipes.sppo.main"]
+    config = composed(*arguments[2:])
+    refuse_unknown_additions(arguments[2:], DEFAULTS, ["algorithm.sppo"])
+    check_sppo_config(config)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    assert config.trainer.save_freq == 7
+    if environment:
+        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+        assert config.actor_rollout_ref.model.path == "/models/some model"
+        assert list(config.data.train_files) == ["/data/a.parquet", "/data/b.parquet"]
+        assert (rollout.name, rollout.tensor_model_parallel_size, rollout.gpu_memory_utilization) == ("sglang", 2, 0.4)
+        assert actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu == 8192
+        assert actor.fsdp_config.param_offload and actor.fsdp_config.optimizer_offload
+        assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
+        assert list(config.trainer.logger) == ["console", "wandb"]
+        assert (config.trainer.project_name, config.trainer.experiment_name) == ("project", "experiment")
+
+
+@pytest.mark.parametrize("preset", ["verl", "paper"])
+def test_launchers_change_nothing_of_the_method(preset, tmp_path):
+    arguments = launcher_arguments(ROOM / "run_qwen2_5_7b_math.sh", tmp_path, PRESET=preset)
+    plain = composed("scale=qwen2_5_7b_math", f"preset={preset}")
+    changed = set(difference(composed(*arguments[2:]), plain))
+    assert changed <= {"data.train_files", "data.val_files", "trainer.experiment_name"}
