@@ -1,0 +1,138 @@
+"""One step's collection: answer, vote and filter by difficulty until enough prompts survive, in bounded rounds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from recipes.serl.difficulty import judge_difficulty
+from recipes.serl.journal import Journal
+from recipes.serl.pool import Instruction
+from recipes.serl.sources import Source
+
+
+@dataclass(frozen=True)
+class Group:
+    """The voted answers to one instruction.
+
+    Attributes:
+        instruction: the prompt.
+        agreement: mean reward of the group in 0..1.
+        entropy: of the vote, in nats.
+        label_correct: whether the winning answer equals the gold one, `None` without gold.
+        handle: whatever finds the group's rollouts again.
+    """
+
+    instruction: Instruction
+    agreement: float
+    entropy: float = 0.0
+    label_correct: bool | None = None
+    handle: Any = None
+
+
+@dataclass
+class Round:
+    """What came back from answering one round: whole groups, and instructions whose group is not usable."""
+
+    groups: list[Group]
+    unusable: list[tuple[Instruction, str]] = field(default_factory=list)
+
+
+@dataclass
+class Collection:
+    """What a step has to train on.
+
+    Attributes:
+        groups: all voted groups of the step, in order.
+        trained: the first groups that survived, at most the target.
+        reason: why there are fewer than the target, `None` when there are not.
+        rounds: rounds of answers.
+    """
+
+    groups: list[Group] = field(default_factory=list)
+    trained: list[Group] = field(default_factory=list)
+    reason: str | None = None
+    rounds: int = 0
+
+
+def collect(
+    source: Source,
+    answer: Callable[[list[Instruction]], Round],
+    journal: Journal,
+    *,
+    step: int,
+    target: int,
+    round_size: int,
+    multiple: int = 1,
+    bounds: tuple[float, float] = (0.2, 0.8),
+    max_rounds: int = 8,
+) -> Collection:
+    """Collect `target` groups whose agreement lies within `bounds` (SeRL code, `ppo_trainer.fit` and `online_filter`).
+
+    Each round answers up to `round_size` instructions of `source`; at most `max_rounds` are made. `multiple` is the
+    number of prompts that one update needs: a step that falls short trains whole updates. Survivors become few-shot
+    examples whether or not they are trained on, and what is left over expires with the step, as in the original. Every
+    instruction's fate is in the journal when this returns.
+    """
+    collection, survivors = Collection(), []
+    while len(survivors) < target and collection.rounds < max_rounds:
+        instructions = source.next_round(round_size, step=step)
+        if not instructions:
+            break
+        collection.rounds += 1
+        answered = answer(instructions)
+        for instruction, reason in answered.unusable:
+            _write(journal, "filtered_data", step, instruction, reason=reason)
+        for group in answered.groups:
+            collection.groups.append(group)
+            reason = judge_difficulty(group.agreement, low=bounds[0], high=bounds[1])
+            if reason is None:
+                survivors.append(group)
+                source.keep([group.instruction])
+            else:
+                _write_group(journal, "filtered_data", step, group, reason=reason)
+    n_trained = min(target, len(survivors))
+    if n_trained < target:
+        n_trained -= n_trained % multiple
+        collection.reason = _shortfall(source, collection, len(survivors), target)
+    collection.trained = survivors[:n_trained]
+    for group in collection.trained:
+        _write_group(journal, "keep_train_data", step, group)
+    for group in survivors[n_trained:]:
+        _write_group(journal, "expired_data", step, group, reason="left_over")
+    for instruction in source.end_step():
+        _write(journal, "expired_data", step, instruction, reason="not_answered")
+    return collection
+
+
+def vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Quality of the votes of a step: agreement, entropy, and label accuracy over the groups with a gold answer."""
+    if not groups:
+        return {}
+    metrics = {
+        "serl/vote/agreement": sum(group.agreement for group in groups) / len(groups),
+        "serl/vote/entropy": sum(group.entropy for group in groups) / len(groups),
+        "serl/vote/unanimous": sum(group.agreement == 1.0 for group in groups) / len(groups),
+    }
+    labelled = [group.label_correct for group in groups if group.label_correct is not None]
+    if labelled:
+        metrics["serl/vote/label_accuracy"] = sum(labelled) / len(labelled)
+    return metrics
+
+
+def _shortfall(source: Source, collection: Collection, n_survivors: int, target: int) -> str:
+    found = f"{n_survivors} of {target} prompts survived {collection.rounds} rounds"
+    if source.shortfall:
+        return f"{found}; {source.shortfall}"
+    too_easy = sum(group.agreement > 0.5 for group in collection.groups)
+    return f"{found} of {len(collection.groups)} voted groups, {too_easy} of them with agreement above one half"
+
+
+def _write(journal: Journal, kind: str, step: int, instruction: Instruction, **fields) -> None:
+    journal.write(kind, step, idx=instruction.idx, prompt=instruction.text, origin=instruction.origin, **fields)
+
+
+def _write_group(journal: Journal, kind: str, step: int, group: Group, **fields) -> None:
+    fields |= {"reward": group.agreement, "agreement": group.agreement, "entropy": group.entropy}
+    if group.label_correct is not None:
+        fields["label_correct"] = group.label_correct
+    _write(journal, kind, step, group.instruction, **fields)

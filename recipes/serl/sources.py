@@ -1,0 +1,202 @@
+"""Where the prompts of a step come from: the model's own instructions, or the rows of a dataset."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from recipes.serl.instructions import PromptTemplate, filter_instruction, fit_prompt, parse_instructions
+from recipes.serl.journal import Journal
+from recipes.serl.pool import Instruction, InstructionPool
+from recipes.serl.settings import InstructionSettings
+
+Generate = Callable[[list[list[int]], int, int], Sequence[str | None]]
+"""Answers few-shot prompts (token ids) of a step and call; `None` stands for a request that failed."""
+
+
+class Source(Protocol):
+    """Gives the instructions of one round, fewer when it cannot get more, and says why in `shortfall`."""
+
+    shortfall: str | None
+
+    def next_round(self, n: int, *, step: int) -> list[Instruction]: ...
+
+    def keep(self, instructions: Sequence[Instruction]) -> None: ...
+
+    def end_step(self) -> list[Instruction]: ...
+
+    def take_counts(self) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict: ...
+
+    def load_state_dict(self, state: dict) -> None: ...
+
+
+class SelfInstructSource:
+    """Few-shot prompts, the current policy, parser, text filters and similarity filter (SeRL code, `ppo_trainer.fit`).
+
+    The calls that fill a round are bounded; after them the round is filled up with seed questions, if the settings say
+    so. Every instruction dropped on the way goes to the journal with its reason.
+    """
+
+    def __init__(
+        self,
+        pool: InstructionPool,
+        template: PromptTemplate,
+        settings: InstructionSettings,
+        journal: Journal,
+        *,
+        tokenize: Callable[[list[dict[str, str]]], list[int]],
+        generate: Generate,
+    ) -> None:
+        self.pool = pool
+        self.template = template
+        self.settings = settings
+        self.journal = journal
+        self.tokenize = tokenize
+        self.generate = generate
+        self.shortfall: str | None = None
+        self._step: int | None = None
+        self._calls = 0
+        self._seeds_taken: list[str] = []
+        self._counts: dict[str, float] = {}
+
+    def next_round(self, n: int, *, step: int) -> list[Instruction]:
+        """Up to `n` instructions to answer, generated while the pending pool is short of `n`."""
+        if step != self._step:
+            self._step, self._calls, self._seeds_taken = step, 0, []
+        self.shortfall = None
+        for _ in range(self.settings.max_generation_calls):
+            if len(self.pool) >= n:
+                break
+            self._call(step)
+        taken = self.pool.take(n)
+        if len(taken) < n:
+            self.shortfall = (
+                f"{self.settings.max_generation_calls} generation calls gave {len(taken)} of {n} instructions"
+            )
+            if self.settings.fall_back_to_seeds:
+                seeds = self.pool.take_seeds(n - len(taken), step=step, taken=self._seeds_taken)
+                self._seeds_taken += [seed.text for seed in seeds]
+                self._count("seeds_answered", len(seeds))
+                taken += seeds
+        return taken
+
+    def keep(self, instructions: Sequence[Instruction]) -> None:
+        """Make instructions that passed the difficulty filter few-shot examples; seeds already are."""
+        self.pool.keep(instruction.text for instruction in instructions if instruction.origin == "generated")
+
+    def end_step(self) -> list[Instruction]:
+        """Close the step and return the instructions that expire unanswered."""
+        return self.pool.end_step(carry_pending=self.settings.carry_pending)
+
+    def take_counts(self) -> dict[str, float]:
+        """Counters since the last call of this method."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+    def state_dict(self) -> dict:
+        """The pool's state; nothing else outlives a step."""
+        return self.pool.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore `state_dict`."""
+        self.pool.load_state_dict(state)
+
+    def _call(self, step: int) -> None:
+        settings, call = self.settings, self._calls
+        self._calls += 1
+        prompts = []
+        for number in range(settings.few_shot_generation_batch_size):
+            examples = self.pool.draw_examples(
+                step=step,
+                call=call,
+                prompt=number,
+                k=settings.few_shot_generation,
+                max_generated=settings.few_shot_generated,
+            )
+            ids, shown = fit_prompt(
+                examples,
+                self.template,
+                self.tokenize,
+                max_tokens=settings.max_prompt_tokens,
+                overlong=settings.overlong_prompt,
+            )
+            self._count("examples_dropped", len(examples) - shown)
+            prompts.append(ids)
+        texts = self.generate(prompts, step, call)
+        self._count("generation_calls", 1)
+        self._count("generation_failed", sum(text is None for text in texts))
+        for text in texts:
+            items = parse_instructions(text) if text else []
+            self._count("texts_unparsable", int(text is not None and not items))
+            for item in items:
+                self._offer(item, step)
+
+    def _offer(self, item: str, step: int) -> None:
+        self._count("parsed", 1)
+        kept, reason = filter_instruction(item, lowercase_like_reference=self.settings.lowercase_like_reference)
+        fields = {}
+        if kept is not None:
+            instruction, similarity = self.pool.offer(kept)
+            if instruction is not None:
+                self._count("accepted", 1)
+                return
+            reason, fields = "too_similar", {"similarity": similarity}
+        self._count(f"dropped/{reason}", 1)
+        self.journal.write("filtered_data", step, idx=None, prompt=item, reason=reason, **fields)
+
+    def _count(self, name: str, n: int) -> None:
+        if n:
+            self._counts[name] = self._counts.get(name, 0) + n
+
+
+class DatasetSource:
+    """The rows of a dataset in an order shuffled per epoch; ends after `epochs` of them (SeRL code, `num_episodes`)."""
+
+    def __init__(self, questions: Sequence[str], *, rng_seed: int = 42, epochs: int = 1) -> None:
+        if not questions:
+            raise ValueError("the training data has no questions")
+        self.questions = questions
+        self.rng_seed = rng_seed
+        self.epochs = epochs
+        self.shortfall: str | None = None
+        self._position = 0
+
+    def next_round(self, n: int, *, step: int) -> list[Instruction]:
+        """The next `n` rows; their `idx` is the row number."""
+        size = len(self.questions)
+        end = min(self._position + n, size * self.epochs)
+        rows = [self._order(place // size)[place % size] for place in range(self._position, end)]
+        self.shortfall = None if len(rows) == n else f"the training data ended after {self.epochs} epochs"
+        self._position = end
+        return [Instruction(idx=row, text=self.questions[row], origin="dataset") for row in rows]
+
+    def keep(self, instructions: Sequence[Instruction]) -> None:
+        """A dataset does not learn from its rows."""
+
+    def end_step(self) -> list[Instruction]:
+        """Nothing waits between steps."""
+        return []
+
+    def take_counts(self) -> dict[str, float]:
+        """Epochs begun."""
+        return {"epoch": self._position / len(self.questions)}
+
+    def state_dict(self) -> dict:
+        """The place in the stream of rows."""
+        return {"position": self._position, "size": len(self.questions), "rng_seed": self.rng_seed}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore `state_dict`; raises `ValueError` when the data or the seed changed."""
+        expected = {"size": len(self.questions), "rng_seed": self.rng_seed}
+        found = {key: state.get(key) for key in expected}
+        if found != expected:
+            raise ValueError(f"the checkpoint belongs to data with {found}, this run has {expected}; use the same data")
+        self._position = state["position"]
+
+    def _order(self, epoch: int) -> list[int]:
+        if getattr(self, "_shuffled_epoch", None) != epoch:
+            self._shuffled = list(range(len(self.questions)))
+            random.Random(f"{self.rng_seed}/epoch/{epoch}").shuffle(self._shuffled)
+            self._shuffled_epoch = epoch
+        return self._shuffled

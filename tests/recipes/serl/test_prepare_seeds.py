@@ -1,0 +1,172 @@
+"""The seed command, from files with known agreements."""
+
+import json
+from collections import Counter
+
+import pyarrow.parquet
+import pytest
+
+from recipes.errors import DataError, MissingFileError
+from recipes.serl.prepare_seeds import gold_answer, main
+from recipes.serl.questions import read_rows
+from recipes.serl.seed_selection import balance_levels, filter_by_agreement
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def math(tmp_path):
+    rows = [
+        {"problem": f"Find ${i}+1$.", "level": f"Level {i % 5 + 1}", "solution": f"It is \\boxed{{{i + 1}}}."}
+        for i in range(200)
+    ]
+    agreement = [{"idx": i, "question": row["problem"], "agreement": (i % 17) / 16} for i, row in enumerate(rows)]
+    return write(tmp_path / "math.jsonl", rows), write(tmp_path / "known.jsonl", agreement)
+
+
+def run(math, out, *more):
+    source, agreement = math
+    common = [
+        "--source",
+        str(source),
+        "--val-source",
+        str(source),
+        "--agreement",
+        str(agreement),
+        "--output-dir",
+        str(out),
+    ]
+    return main([*common, *more])
+
+
+def test_seeds_are_moderate_balanced_and_reproducible(tmp_path, math, capsys):
+    assert run(math, tmp_path / "a", "--num", "50") == 0
+    assert run(math, tmp_path / "b", "--num", "50") == 0
+    seeds = read_rows(tmp_path / "a" / "seeds.jsonl", "problem")
+    assert Counter(seed["level"] for seed in seeds) == {f"Level {i}": 10 for i in range(1, 6)}
+    assert all(4 / 16 <= seed["agreement"] <= 12 / 16 for seed in seeds)
+    assert [seed["idx"] for seed in seeds] == sorted({seed["idx"] for seed in seeds})
+    assert (tmp_path / "a" / "seeds.jsonl").read_bytes() == (tmp_path / "b" / "seeds.jsonl").read_bytes()
+    assert run(math, tmp_path / "c", "--num", "50", "--seed", "1") == 0
+    assert (tmp_path / "a" / "seeds.jsonl").read_bytes() != (tmp_path / "c" / "seeds.jsonl").read_bytes()
+    assert "seeds.jsonl: 50 rows" in capsys.readouterr().out
+
+
+def test_parquet_is_what_verl_reads_with_a_level_of_its_own_in_validation(tmp_path, math):
+    assert run(math, tmp_path / "a", "--num", "5", "--answer-template", "{question} Box it.") == 0
+    val = pyarrow.parquet.read_table(tmp_path / "a" / "val.parquet").to_pylist()
+    assert val[1]["data_source"] == "serl/math/level_2" and val[1]["reward_model"]["ground_truth"] == "\\boxed{2}"
+    assert val[1]["prompt"] == [{"role": "user", "content": "Find $1+1$. Box it."}]
+    train = pyarrow.parquet.read_table(tmp_path / "a" / "train.parquet").to_pylist()
+    assert len(train) == 200 and {row["data_source"] for row in train} == {"serl/math"}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--num", "500"], "500 seeds are asked for"),
+        (["--question", "text"], "has no column 'text'; it has"),
+        (["--answer-template", "no slot"], "must contain {question}"),
+        (["--source", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
+        (["--low", "0.9", "--high", "0.1"], "0 <= low <= high <= 1"),
+    ],
+)
+def test_bad_requests_end_with_one_sentence(tmp_path, math, capsys, more, message):
+    assert run(math, tmp_path / "a", *more) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and error.startswith("prepare_seeds: ")
+
+
+def test_agreements_of_other_questions_are_refused(tmp_path, math, capsys):
+    write(math[1], [{"idx": i, "question": "other", "agreement": 0.5} for i in range(200)])
+    assert run(math, tmp_path / "a") == 2
+    assert "belongs to other questions" in capsys.readouterr().err
+
+
+def test_agreement_is_asked_for(tmp_path, math, capsys):
+    assert main(["--source", str(math[0]), "--val-source", "", "--output-dir", str(tmp_path / "a")]) == 2
+    assert "give --model, --agreement, or --unfiltered" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "--source",
+                str(math[0]),
+                "--val-source",
+                "",
+                "--unfiltered",
+                "--num",
+                "9",
+                "--output-dir",
+                str(tmp_path / "b"),
+            ]
+        )
+        == 0
+    )
+    assert not (tmp_path / "b" / "val.parquet").exists()
+
+
+def test_an_earlier_measurement_is_used_again(tmp_path, math):
+    out = tmp_path / "a"
+    out.mkdir()
+    (out / "agreement.jsonl").write_bytes(math[1].read_bytes())
+    assert main(["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(out)]) == 0
+
+
+def test_gold_comes_from_answer_or_from_the_last_box():
+    assert gold_answer({"answer": "\\frac{1}{2}", "solution": "\\boxed{3}"}) == "\\frac{1}{2}"
+    assert gold_answer({"solution": "so \\boxed{1} or \\boxed{\\frac{1}{2}}"}) == "\\frac{1}{2}"
+    assert gold_answer({"solution": "no box"}) == "" == gold_answer({})
+
+
+def test_levels_with_few_rows_leave_their_share_to_the_others():
+    rows = [{"level": level, "i": i} for i, level in enumerate("a" * 20 + "b" * 2 + "c" * 20)]
+    assert Counter(row["level"] for row in balance_levels(rows, 12, level_key="level")) == {"a": 5, "b": 2, "c": 5}
+    assert len(balance_levels(rows, 12, level_key=None)) == 12
+
+
+def test_both_bounds_of_the_agreement_are_kept():
+    rows = [{"idx": i} for i in range(17)]
+    kept = filter_by_agreement(rows, {i: i / 16 for i in range(17)}, low=0.25, high=0.75)
+    assert [row["idx"] for row in kept] == list(range(4, 13))
+    with pytest.raises(ValueError, match="row 16"):
+        filter_by_agreement(rows, {i: 0.5 for i in range(16)}, low=0.2, high=0.8)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("", DataError, "no rows"),
+        ("\n\n", DataError, "no rows"),
+        ('{"problem": "x"}\n{', DataError, "line 2 is not JSON"),
+        ('["x"]', DataError, "line 1 must be a JSON object"),
+        ('{"problem": "x"}\n{"question": "y"}', DataError, "row 2 has no column 'problem'; it has question"),
+        ('{"problem": 3}', DataError, "must be a text"),
+        ('{"problem": " "}', DataError, "must be a text"),
+        (b"\xff\xfe", DataError, "not UTF-8"),
+    ],
+)
+def test_malformed_files_are_refused_with_the_place(tmp_path, content, error, message):
+    path = tmp_path / "seeds.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(error, match=message):
+        read_rows(path, "problem")
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(MissingFileError, match="does not exist"):
+        read_rows(tmp_path / "none.jsonl", "problem")
+    (tmp_path / "x.csv").write_text("problem")
+    (tmp_path / "x.parquet").write_text("not parquet")
+    with pytest.raises(DataError, match="must end in"):
+        read_rows(tmp_path / "x.csv", "problem")
+    with pytest.raises(DataError, match="readable parquet"):
+        read_rows(tmp_path / "x.parquet", "problem")
+
+
+def test_lines_may_hold_any_unicode_separator(tmp_path):
+    path = write(tmp_path / "x.jsonl", [])
+    path.write_text('{"problem": "a\u2028b\x0bc"}\n'.replace("\x0b", "\\u000b"))
+    assert read_rows(path, "problem")[0]["problem"] == "a\u2028b\x0bc"

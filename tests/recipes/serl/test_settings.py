@@ -1,0 +1,61 @@
+"""The `serl` block: defaults, and refusal of what cannot be meant."""
+
+import pytest
+
+from recipes.errors import ConfigError
+from recipes.serl.settings import SerlSettings
+
+LEAST = {"seeds": "seeds.jsonl"}
+
+
+def test_defaults_are_the_constants_of_the_original():
+    settings = SerlSettings.from_mapping(LEAST)
+    instructions = settings.instructions
+    assert (instructions.few_shot_generation, instructions.few_shot_generation_batch_size) == (8, 4)
+    sampling = (instructions.temperature, instructions.top_p, instructions.presence_penalty, instructions.max_tokens)
+    assert sampling == (0.8, 0.95, 2.0, 1024)
+    assert instructions.rouge_threshold == 0.7 and settings.reward_difficulty_bounds == (0.2, 0.8)
+    assert settings.instructions_num_per_iteration == 2000 and settings.rng_seed == 42
+
+
+def test_nested_values_are_read_and_whole_numbers_are_numbers():
+    settings = SerlSettings.from_mapping(
+        {**LEAST, "instructions": {"temperature": 1}, "reward_difficulty_bounds": [0, 1], "limits": {"max_rounds": 3}}
+    )
+    assert settings.instructions.temperature == 1.0 and settings.reward_difficulty_bounds == (0.0, 1.0)
+    assert settings.limits.max_rounds == 3 and settings.limits.max_skipped_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({}, "serl.seeds is not set"),
+        ({"variant": "maj"}, "serl.variant must be one of self_instruct, majority, ground_truth, found 'maj'"),
+        ({"sede": 1}, "serl has no setting sede"),
+        ({"instructions": {"top_k": 1}}, "serl.instructions has no setting top_k"),
+        ({"instructions": 3}, "serl.instructions must be a block"),
+        ({"instructions": {"max_tokens": 0}}, "serl.instructions.max_tokens must be at least 1"),
+        ({"instructions": {"max_tokens": 1.5}}, "serl.instructions.max_tokens must be of type int"),
+        ({"instructions": {"temperature": True}}, "must be of type float"),
+        ({"instructions": {"temperature": float("nan")}}, "serl.instructions.temperature must be at least 0"),
+        ({"instructions": {"rouge_threshold": 0.0}}, "rouge_threshold must lie in"),
+        ({"instructions": {"similarity_scope": "all"}}, "similarity_scope must be one of pool, step, history"),
+        ({"instructions": {"overlong_prompt": "cut"}}, "overlong_prompt"),
+        ({"reward_difficulty_bounds": [0.8, 0.2]}, "reward_difficulty_bounds"),
+        ({"reward_difficulty_bounds": [0.2]}, "must hold 2 values"),
+        ({"reward_difficulty_bounds": "0.2 0.8"}, "must hold 2 values"),
+        ({"seeds": 3}, "serl.seeds must be of type str"),
+        ({"iterations": 0}, "serl.iterations must be at least 1"),
+        ({"step_slack": 0.5}, "serl.step_slack must be at least 1"),
+        ({"vote": {"convention": "serl"}}, "serl.vote.convention must be one of default, reference"),
+        ({"statistics": "none"}, "serl.statistics"),
+        ({"limits": {"max_rounds": 0}}, "serl.limits.max_rounds"),
+    ],
+)
+def test_bad_blocks_are_refused_with_the_key(block, message):
+    with pytest.raises(ConfigError, match=message):
+        SerlSettings.from_mapping({**LEAST, **block} if block else block)
+
+
+def test_only_self_instruction_needs_seeds():
+    assert SerlSettings.from_mapping({"variant": "majority"}).seeds is None
