@@ -1,0 +1,1 @@
+"""Evaluation of trained models: the numbers that users compare, from one command."""

@@ -1,0 +1,51 @@
+"""Bootstrap intervals over problems."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+RESAMPLES = 10_000
+_CHUNK = 2_000_000
+
+
+class Interval(NamedTuple):
+    """A mean with the bounds of its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def bootstrap_mean(
+    values: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Percentile bootstrap interval of the mean over problems.
+
+    A problem is drawn with all its responses, so the interval covers both which problems were asked and what was
+    sampled for them. The same seed and number of problems draw the same resamples, whatever the values.
+
+    Args:
+        values: one score per problem, such as its pass@k.
+        level: share of the bootstrap distribution between the bounds, in (0, 1).
+
+    Raises:
+        ValueError: no values, a value that is not finite, or a level outside (0, 1).
+    """
+    scores = np.asarray(values, dtype=np.float64)
+    if scores.size == 0:
+        raise ValueError("found no problems to average over; expected at least one")
+    if not np.isfinite(scores).all():
+        raise ValueError(f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers")
+    if not 0 < level < 1:
+        raise ValueError(f"found level={level}; expected a number between 0 and 1")
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // scores.size)
+    means = np.concatenate(
+        [
+            scores[generator.integers(scores.size, size=(min(rows, resamples - start), scores.size))].mean(axis=1)
+            for start in range(0, resamples, rows)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(scores.mean()), float(low), float(high))

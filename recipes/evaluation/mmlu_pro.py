@@ -1,0 +1,101 @@
+"""MMLU-Pro: subject groups weighted by their number of questions, and the few-shot prompt that fits a window."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+# Questions of each subject in the test split of TIGER-Lab/MMLU-Pro.
+SUBJECT_QUESTIONS = {
+    "biology": 717,
+    "business": 789,
+    "chemistry": 1132,
+    "computer science": 410,
+    "economics": 844,
+    "engineering": 969,
+    "health": 818,
+    "history": 381,
+    "law": 1101,
+    "math": 1351,
+    "other": 924,
+    "philosophy": 499,
+    "physics": 1299,
+    "psychology": 798,
+}
+GROUPS = {
+    "STEM": ("biology", "chemistry", "computer science", "engineering", "math", "physics"),
+    "Humanities": ("history", "law", "philosophy"),
+    "Social": ("business", "economics", "health", "psychology"),
+    "Other": ("other",),
+}
+LETTERS = "ABCDEFGHIJ"
+SHOT_BUDGET_TOKENS = 2048
+_OPENING = "Let's think step by step."
+_INSTRUCTION = (
+    "The following are multiple choice questions (with answers) about {subject}. Think step by step and then finish "
+    'your answer with "the answer is (X)" where X is the correct letter choice.\n\n'
+)
+
+
+def group_accuracies(accuracies: Mapping[str, float], questions: Mapping[str, int] | None = None) -> dict[str, float]:
+    """Accuracy of each group and "Avg" over all subjects, weighted by questions; also regroups an existing summary.
+
+    Args:
+        accuracies: accuracy per subject, names as in SUBJECT_QUESTIONS (case and underscores do not matter).
+        questions: how many questions of each subject were asked; the whole test split when None.
+
+    Raises:
+        ValueError: a subject is unknown, or missing.
+    """
+    found = {_subject(name): value for name, value in accuracies.items()}
+    weights = dict(SUBJECT_QUESTIONS) if questions is None else {_subject(n): count for n, count in questions.items()}
+    unknown, missing = sorted(found.keys() - SUBJECT_QUESTIONS.keys()), sorted(weights.keys() - found.keys())
+    if unknown or missing or found.keys() - weights.keys():
+        raise ValueError(
+            f"expected the 14 subjects of MMLU-Pro; unknown: {unknown}, without accuracy: {missing}, "
+            f"without number of questions: {sorted(found.keys() - weights.keys())}"
+        )
+    members = {**GROUPS, "Avg": tuple(SUBJECT_QUESTIONS)}
+    result = {}
+    for group, subjects in members.items():
+        asked = [subject for subject in subjects if weights.get(subject)]
+        if asked:
+            total = sum(weights[subject] for subject in asked)
+            result[group] = sum(found[subject] * weights[subject] for subject in asked) / total
+    return result
+
+
+def _subject(name: str) -> str:
+    return name.strip().lower().replace("_", " ")
+
+
+def format_question(question: str, options: Sequence[str], reasoning: str = "") -> str:
+    """One question block; with `reasoning` (the dataset's `cot_content`) a worked example, else up to where to go on.
+
+    Options that are the filler "N/A" are left out, as in the official script.
+
+    Raises:
+        ValueError: more than ten options.
+    """
+    real = [option for option in options if option != "N/A"]
+    if len(real) > len(LETTERS):
+        raise ValueError(f"found {len(real)} options; MMLU-Pro has at most {len(LETTERS)}")
+    lines = "".join(f"{letter}. {option}\n" for letter, option in zip(LETTERS, real, strict=False))
+    worked = reasoning.removeprefix(f"A: {_OPENING}").removeprefix(_OPENING).strip()
+    answer = f"Answer: {_OPENING} {worked}\n\n" if worked else f"Answer: {_OPENING}"
+    return f"Question:\n{question}\nOptions:\n{lines}{answer}"
+
+
+def few_shot_prompt(
+    subject: str,
+    shots: Sequence[str],
+    question: str,
+    count_tokens: Callable[[str], int],
+    budget: int = SHOT_BUDGET_TOKENS,
+) -> tuple[str, int]:
+    """The prompt with as many leading shots as leave it under `budget` tokens, and how many that are.
+
+    Without any shot the prompt is returned whatever its length.
+    """
+    for kept in range(len(shots), -1, -1):
+        prompt = _INSTRUCTION.format(subject=subject) + "".join(shots[:kept]) + question
+        if kept == 0 or count_tokens(prompt) < budget:
+            return prompt, kept
+    raise AssertionError("a prompt without shots always passes")

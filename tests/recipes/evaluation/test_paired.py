@@ -1,0 +1,90 @@
+"""Intervals and paired comparison against enumeration and known tests."""
+
+from itertools import product
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recipes.evaluation.intervals import bootstrap_mean
+from recipes.evaluation.paired import compare, sign_flip_p_value
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 6, 16]))
+@settings(deadline=None)
+def test_the_exact_p_value_equals_enumeration_of_every_sign_pattern(steps, n):
+    values = [step / n for step in steps]
+    observed = abs(sum(steps))
+    sums = [abs(sum(s * v for s, v in zip(signs, steps, strict=True))) for signs in product((1, -1), repeat=len(steps))]
+    p_value, method = sign_flip_p_value(values)
+    assert method == "exact sign-flip"
+    assert p_value == pytest.approx(sum(total >= observed for total in sums) / len(sums), abs=1e-9)
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(10, 2), (3, 0), (7, 7), (40, 21)])
+def test_one_greedy_response_per_problem_is_mcnemars_exact_test(wins, losses):
+    discordant = wins + losses
+    tail = sum(comb(discordant, i) for i in range(min(wins, losses) + 1)) / 2**discordant
+    p_value, _ = sign_flip_p_value([1.0] * wins + [-1.0] * losses + [0.0] * 100)
+    assert p_value == pytest.approx(min(1.0, 2 * tail), abs=1e-9)
+
+
+def test_differences_on_no_lattice_are_sampled_and_agree_with_enumeration():
+    values = list(np.random.default_rng(0).normal(0.2, 1.0, size=12))
+    observed = abs(sum(values)) - 1e-12
+    sums = [abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in product((1, -1), repeat=12)]
+    p_value, method = sign_flip_p_value(values)
+    assert method == "Monte Carlo sign-flip"
+    assert p_value == pytest.approx(sum(total >= observed for total in sums) / len(sums), abs=0.01)
+    assert sign_flip_p_value(values) == sign_flip_p_value(values)
+
+
+def test_no_difference_at_all():
+    assert sign_flip_p_value([0.0, 0.0]) == (1.0, "exact sign-flip")
+
+
+def test_a_comparison_counts_wins_and_losses_and_is_antisymmetric():
+    a = {"1": 0.0, "2": 0.5, "3": 1.0, "4": 0.0}
+    b = {"1": 1.0, "2": 0.5, "3": 0.5, "4": 1.0}
+    forward, backward = compare(a, b), compare(b, a)
+    assert (forward.wins, forward.losses, forward.problems) == (2, 1, 4)
+    assert forward.difference.mean == pytest.approx(0.375)
+    assert backward.difference.mean == pytest.approx(-0.375)
+    assert forward.p_value == backward.p_value
+
+
+def test_other_problems_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"only in the first: 1 \['2'\], only in the second: 1 \['3'\]"):
+        compare({"1": 1.0, "2": 0.0}, {"1": 1.0, "3": 0.0})
+
+
+@pytest.mark.timeout(60)
+def test_500_problems_of_16_responses_are_exact():
+    generator = np.random.default_rng(1)
+    a = {str(i): generator.integers(0, 17) / 16 for i in range(500)}
+    b = {str(i): generator.integers(0, 17) / 16 for i in range(500)}
+    assert compare(a, b).method == "exact sign-flip"
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    generator = np.random.default_rng(7)
+    covered = 0
+    for seed in range(300):
+        interval = bootstrap_mean(generator.random(80) < 0.3, resamples=800, seed=seed)
+        covered += interval.low <= 0.3 <= interval.high
+    assert 0.90 <= covered / 300 <= 0.98
+
+
+def test_the_interval_is_a_function_of_values_and_seed():
+    values = list(np.random.default_rng(2).random(30))
+    assert bootstrap_mean(values, seed=3) == bootstrap_mean(values, seed=3)
+    assert bootstrap_mean(values, seed=3) != bootstrap_mean(values, seed=4)
+    assert bootstrap_mean([0.7] * 5) == pytest.approx((0.7, 0.7, 0.7))
+
+
+@pytest.mark.parametrize("values", [[], [0.5, float("nan")]])
+def test_no_problems_and_no_numbers_are_refused(values):
+    with pytest.raises(ValueError, match="found"):
+        bootstrap_mean(values)

@@ -1,0 +1,167 @@
+"""Denominators, MMLU-Pro, handoff, legibility and process reward metrics against hand computation."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recipes.evaluation import handoff, legibility, mmlu_pro, process_reward
+from recipes.evaluation.denominators import denominator
+from recipes.evaluation.handoff import Part
+
+GRADED = [
+    ("score", ""),
+    ("score", "no_box"),
+    ("score", "timeout"),
+    ("skip", "gold_unparsable"),
+    ("score", "too_long:x"),
+]
+
+
+def test_the_sane_denominator_counts_unparsable_responses_as_wrong():
+    found = denominator(GRADED, "all")
+    assert (found.counted, found.excluded) == (4, {"gold_unparsable": 1})
+
+
+def test_the_published_denominator_leaves_them_out_and_says_so():
+    found = denominator(GRADED, "parsable")
+    assert (found.counted, found.excluded) == (2, {"gold_unparsable": 1, "no_box": 1, "too_long": 1})
+
+
+def test_an_unknown_denominator_is_refused():
+    with pytest.raises(ValueError, match="expected one of all, parsable"):
+        denominator(GRADED, "most")
+
+
+def test_mmlu_pro_groups_are_weighted_by_questions():
+    flat = dict.fromkeys(mmlu_pro.SUBJECT_QUESTIONS, 0.25)
+    assert mmlu_pro.group_accuracies(flat) == pytest.approx(dict.fromkeys([*mmlu_pro.GROUPS, "Avg"], 0.25))
+    only_law = flat | {"law": 1.0}
+    humanities = (0.25 * (381 + 499) + 1.0 * 1101) / (381 + 1101 + 499)
+    assert mmlu_pro.group_accuracies(only_law)["Humanities"] == pytest.approx(humanities)
+    assert sum(mmlu_pro.SUBJECT_QUESTIONS.values()) == 12032
+    assert sorted(subject for group in mmlu_pro.GROUPS.values() for subject in group) == sorted(flat)
+
+
+def test_mmlu_pro_takes_the_spellings_of_existing_summaries():
+    names = {name.replace(" ", "_").title(): 0.5 for name in mmlu_pro.SUBJECT_QUESTIONS}
+    assert mmlu_pro.group_accuracies(names)["Avg"] == pytest.approx(0.5)
+
+
+def test_mmlu_pro_subsets_and_faults():
+    assert mmlu_pro.group_accuracies({"law": 1.0, "math": 0.0}, {"law": 1, "math": 3}) == pytest.approx(
+        {"STEM": 0.0, "Humanities": 1.0, "Avg": 0.25}
+    )
+    with pytest.raises(ValueError, match=r"unknown: \['alchemy'\]"):
+        mmlu_pro.group_accuracies(dict.fromkeys(mmlu_pro.SUBJECT_QUESTIONS, 0.5) | {"alchemy": 1.0})
+    with pytest.raises(ValueError, match="without accuracy"):
+        mmlu_pro.group_accuracies({"law": 1.0})
+
+
+def test_mmlu_pro_drops_shots_until_the_prompt_fits():
+    shots = ["one " * 10, "two " * 10, "three " * 10]
+    prompt, kept = mmlu_pro.few_shot_prompt("law", shots, "Q?", lambda text: len(text.split()), budget=60)
+    assert kept == 2
+    assert "two" in prompt and "three" not in prompt and prompt.endswith("Q?")
+    assert mmlu_pro.few_shot_prompt("law", shots, "Q?", lambda text: 10_000, budget=60)[1] == 0
+
+
+def test_mmlu_pro_question_blocks():
+    asked = mmlu_pro.format_question("Who?", ["x", "N/A", "y"])
+    assert asked == "Question:\nWho?\nOptions:\nA. x\nB. y\nAnswer: Let's think step by step."
+    worked = mmlu_pro.format_question("Who?", ["x"], "A: Let's think step by step. It is x. The answer is (A).")
+    assert worked.endswith("Answer: Let's think step by step. It is x. The answer is (A).\n\n")
+
+
+def scripted(parts):
+    calls = []
+
+    def turn(author, ids, most, seed):
+        calls.append((author, list(ids), most, seed))
+        return parts.pop(0)
+
+    return turn, calls
+
+
+def test_two_models_write_in_turns_and_every_token_has_its_author():
+    parts = [Part([5, 6], "a.\n\n", False), Part([7], "b.\n\n", False), Part([8, 9], "c", True)]
+    turn, calls = scripted(parts)
+    response = handoff.alternate([1, 2], turn, ("senior", "junior"), budget=10, seed=1000)
+    assert response.token_ids == [5, 6, 7, 8, 9]
+    assert response.authors == ["senior", "senior", "junior", "senior", "senior"]
+    assert (response.ended, response.rounds, response.text) == ("stop", 3, "a.\n\nb.\n\nc")
+    assert calls == [
+        ("senior", [1, 2], 10, 1000),
+        ("junior", [1, 2, 5, 6], 8, 1002),
+        ("senior", [1, 2, 5, 6, 7], 7, 1003),
+    ]
+
+
+def test_a_handoff_ends_with_the_budget_the_rounds_or_an_empty_turn():
+    endless = [Part([1], "x\n\n", False) for _ in range(9)]
+    assert handoff.alternate([], scripted(list(endless))[0], ("s", "j"), 3, 0).ended == "length"
+    assert handoff.alternate([], scripted(list(endless))[0], ("s", "j"), 99, 0, max_rounds=4).ended == "rounds"
+    assert handoff.alternate([], scripted([Part([], "", False)])[0], ("s", "j"), 9, 0).ended == "stop"
+
+
+def test_handoff_budget_and_ratio():
+    assert handoff.shared_budget(3000, 4096, 500) == 3000
+    assert handoff.shared_budget(3000, 4096, 2000) == 4096 - 2000 - 8
+    assert handoff.shared_budget(3000, 4096, 5000) == 0
+    assert handoff.handoff_ratio(0.5, 0.625) == pytest.approx(0.8)
+    assert handoff.handoff_ratio(0.5, 0.0) is None
+
+
+def test_cross_entropy_is_over_tokens_not_over_responses():
+    mean, tokens = legibility.mean_cross_entropy([[-1.0, -3.0], [], [-0.5]])
+    assert (mean, tokens) == (pytest.approx(1.5), 3)
+    for faulty in ([[0.5]], [[float("-inf")]], [[]], []):
+        with pytest.raises(ValueError, match="found"):
+            legibility.mean_cross_entropy(faulty)
+
+
+def test_response_log_probs_skip_the_prompt_and_need_every_token():
+    class Entry:
+        logprob = -0.25
+
+    positions = [None, {11: -9.0}, {12: -1.0, 99: -0.1}, {13: Entry()}]
+    assert legibility.response_log_probs(positions, [10, 11, 12, 13], 2) == [-1.0, -0.25]
+    with pytest.raises(ValueError, match="position 2 has no log-probability"):
+        legibility.response_log_probs([None, {11: -9.0}, {99: -0.1}], [10, 11, 12], 2)
+
+
+@st.composite
+def rankings(draw):
+    n = draw(st.integers(1, 7))
+    scores = draw(st.lists(st.sampled_from([0.1, 0.4, 0.4, 0.9]), min_size=n, max_size=n))
+    return scores, draw(st.lists(st.booleans(), min_size=n, max_size=n)), draw(st.integers(1, n))
+
+
+@given(rankings())
+@settings(deadline=None)
+def test_best_of_n_equals_the_mean_over_every_subset(ranking):
+    scores, correct, n = ranking
+    chances = []
+    for subset in combinations(range(len(scores)), n):
+        best = max(scores[i] for i in subset)
+        chances.append(np.mean([correct[i] for i in subset if scores[i] == best]))
+    assert process_reward.best_of_n(scores, correct, n) == pytest.approx(np.mean(chances), abs=1e-9)
+
+
+def test_step_accuracy_and_calibration_by_hand():
+    probabilities, labels = [0.05, 0.95, 0.95, 0.55], [False, True, False, True]
+    assert process_reward.step_accuracy(probabilities, labels) == 0.75
+    error, bins = process_reward.calibration(probabilities, labels)
+    assert [part.steps for part in bins] == [1, 1, 2]
+    assert error == pytest.approx((0.05 + 0.45 + 2 * abs(0.95 - 0.5)) / 4)
+
+
+def test_aggregations_of_steps():
+    steps = [0.5, 0.25, 0.8]
+    expected = {"product": 0.1, "minimum": 0.25, "last": 0.8, "mean": 1.55 / 3}
+    assert {name: process_reward.response_score(steps, name) for name in expected} == pytest.approx(expected)
+    assert process_reward.response_score([]) == 0.0
+    with pytest.raises(ValueError, match="expected one of"):
+        process_reward.response_score(steps, "max")
