@@ -1,0 +1,126 @@
+r"""Find the answer in a response: the last closed `\boxed{}`, or a final-answer phrase."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from reward_fns.errors import OptionError
+from reward_fns.text import after_thinking, clean
+
+AnswerScope = Literal["final", "anywhere"]
+
+MAX_RESPONSE_CHARS = 1_000_000
+"""A longer response is refused, not cut: its tail may be the middle of a thought."""
+
+MAX_ANSWER_CHARS = 1_000
+MAX_ANSWER_DEPTH = 40
+MAX_DIGIT_RUN = 400
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_PHRASE = re.compile(
+    r"(?:the\s+)?(?:final\s+answer|answer)\s*(?:is|:|=)\s*:?\s*(?P<answer>[^\n]{1,1000})|####\s*(?P<hash>[^\n]{1,1000})",
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"\d{%d}" % (MAX_DIGIT_RUN + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """An answer text, or the reason why there is none (`text` is then "")."""
+
+    text: str
+    reason: str = ""
+
+
+def scoped(response: str, answer_scope: AnswerScope = "final") -> str:
+    """The cleaned text in which an answer counts: after the thinking (`final`), or all of it (`anywhere`).
+
+    Raises:
+        OptionError: an unknown scope.
+    """
+    if answer_scope not in ("final", "anywhere"):
+        raise OptionError(f"answer_scope is {answer_scope!r}, expected 'final' or 'anywhere'")
+    text = clean(response)
+    return after_thinking(text) if answer_scope == "final" else text
+
+
+def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extraction:
+    r"""The content of the last `\boxed{}` or `\fbox{}`, which must be closed.
+
+    Nested braces and escaped braces are honoured. A box inside a box is written out in its place. A last box without braces
+    (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier one.
+    """
+    if len(response) > MAX_RESPONSE_CHARS:
+        return Extraction("", "too_long")
+    text = scoped(response, answer_scope)
+    last, reason, position = None, "no_box", 0
+    while (match := _BOX.search(text, position)) is not None:
+        end = closing_brace(text, match.end()) if text.startswith("{", match.end()) else None
+        if end is None:
+            last, reason, position = None, "unclosed_box", match.end()
+        else:
+            last, position = text[match.end() + 1 : end], end + 1
+    if last is None:
+        return Extraction(
+            "", "only_thinking" if reason == "no_box" and not text.strip() and response.strip() else reason
+        )
+    return bounded(unbox(last).strip(), "empty_box")
+
+
+def extract_phrase(response: str, answer_scope: AnswerScope = "final") -> Extraction:
+    """What follows the last "the answer is", "Answer:" or "####" on its line, without a closing full stop."""
+    if len(response) > MAX_RESPONSE_CHARS:
+        return Extraction("", "too_long")
+    last = None
+    for match in _PHRASE.finditer(scoped(response, answer_scope)):
+        last = match["answer"] or match["hash"]
+    if last is None:
+        return Extraction("", "no_phrase")
+    answer = last.strip().strip("*").strip()
+    return bounded(answer[:-1].rstrip() if answer.endswith(".") else answer, "empty_phrase")
+
+
+def bounded(answer: str, empty_reason: str = "empty") -> Extraction:
+    """Refuse what is empty, too long, too deep, or holds a number with too many digits: no parser should see it."""
+    if not answer:
+        return Extraction("", empty_reason)
+    if len(answer) > MAX_ANSWER_CHARS:
+        return Extraction("", "too_long")
+    if _DIGITS.search(answer):
+        return Extraction("", "too_many_digits")
+    depth = deepest = 0
+    for character in answer:
+        depth += (character in "{([") - (character in "})]")
+        deepest = max(deepest, depth)
+    return Extraction("", "too_deep") if deepest > MAX_ANSWER_DEPTH else Extraction(answer)
+
+
+def closing_brace(text: str, opening: int) -> int | None:
+    r"""Position of the brace that closes the one at `opening`; `\{`, `\}` and `\\` are passed over as pairs."""
+    depth, position = 0, opening
+    while position < len(text):
+        character = text[position]
+        if character == "\\":
+            position += 2
+            continue
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+        position += 1
+    return None
+
+
+def unbox(answer: str) -> str:
+    """Write out every box in `answer` in its place."""
+    for _ in range(MAX_ANSWER_DEPTH):
+        match = _BOX.search(answer)
+        if match is None or match.end() >= len(answer) or answer[match.end()] != "{":
+            return answer
+        end = closing_brace(answer, match.end())
+        if end is None:
+            return answer
+        answer = answer[: match.start()] + answer[match.end() + 1 : end] + answer[end + 1 :]
+    return answer

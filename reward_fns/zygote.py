@@ -1,0 +1,186 @@
+"""The child side of `reward_fns.pool`: a warm process that forks workers, and the loop that a worker runs.
+
+Started as `python -P -m reward_fns.zygote <fd> <parent pid> <module> ...`. It imports the named modules once, so that a
+replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one thread, which is what
+makes the fork safe whatever threads, event loops or Ray actors live in the parent.
+"""
+
+import ctypes
+import gc
+import importlib
+import marshal
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+HEADER = struct.Struct("!Q")
+MAX_REPLY_BYTES = 16 << 20
+_PLAIN_SCALARS = (type(None), bool, int, float, str, bytes)
+_PR_SET_PDEATHSIG = 1
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """One length-prefixed message, or None at end of file."""
+    header = _receive_exactly(connection, HEADER.size)
+    return None if header is None else _receive_exactly(connection, HEADER.unpack(header)[0])
+
+
+def _receive_exactly(connection: socket.socket, count: int) -> bytes | None:
+    parts = []
+    while count:
+        part = connection.recv(min(count, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def resolve(reference: str):
+    """The function that `module:qualified.name` names."""
+    module, _, name = reference.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def check_plain(value, depth: int = 0) -> None:
+    """Only plain data travels back: the parent must never run foreign code, not even a `__reduce__` or a `__str__`."""
+    if type(value) in _PLAIN_SCALARS:
+        return
+    if depth > 32:
+        raise TypeError("a result nested deeper than 32 levels")
+    if type(value) in (list, tuple, set, frozenset):
+        for item in value:
+            check_plain(item, depth + 1)
+    elif type(value) is dict:
+        for key, item in value.items():
+            check_plain(key, depth + 1)
+            check_plain(item, depth + 1)
+    else:
+        raise TypeError(
+            f"returned {type(value).__name__}; only numbers, strings, bytes and containers of them travel back"
+        )
+
+
+def answer(request: bytes) -> tuple[bytes, bool]:
+    """Run one request.
+
+    Returns:
+        The marshalled reply `(kind, value, seconds)`, and whether the worker must retire (its memory was exhausted).
+    """
+    started = time.perf_counter()
+    retire = False
+    try:
+        reference, args, kwargs = pickle.loads(request)
+        value = resolve(reference)(*args, **kwargs)
+        check_plain(value)
+        reply = marshal.dumps(("done", value, time.perf_counter() - started))
+        if len(reply) > MAX_REPLY_BYTES:
+            raise ValueError(f"the result takes {len(reply)} bytes, more than {MAX_REPLY_BYTES}")
+        return reply, False
+    except MemoryError:
+        kind, detail, retire = "memory", "", True
+    except Exception as error:
+        kind, detail = "raised", f"{type(error).__name__}: {error}"[:500]
+    except SystemExit as error:
+        kind, detail = "raised", f"SystemExit: {error.code!r}"[:500]
+    return marshal.dumps((kind, detail, time.perf_counter() - started)), retire
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+def work(connection: socket.socket, memory_limit: int) -> None:
+    """The loop of one worker: one request at a time, until end of file or until its memory has grown."""
+    base = _address_space()
+    resource.setrlimit(resource.RLIMIT_AS, (base + memory_limit, resource.RLIM_INFINITY))
+    while (request := receive(connection)) is not None:
+        reply, retire = answer(request)
+        # A cache that grew must not eat the allowance of the next sample, which would then fail for its neighbour's sake.
+        retire = retire or _address_space() - base > memory_limit // 2
+        connection.sendall(HEADER.pack(len(reply)) + (b"\1" if retire else b"\0") + reply)
+        if retire:
+            return
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process with its parent, which may itself be killed without a chance to tidy up."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _become_worker(connection: socket.socket, zygote: int, memory_limit: int) -> None:
+    _die_with(zygote)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass  # a container may forbid it; then the kernel chooses by size alone
+    try:
+        work(connection, memory_limit)
+    except (ConnectionError, KeyboardInterrupt):
+        pass
+    finally:
+        os._exit(0)
+
+
+def serve(control: socket.socket, parent: int) -> None:
+    """Fork and reap workers on request until the parent is gone."""
+    zygote = os.getpid()
+    while True:
+        # A fork of the parent may hold the other end open, so end of file alone would not tell that the parent has died.
+        if not select.select([control], [], [], 1.0)[0]:
+            if os.getppid() != parent:
+                return
+            continue
+        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        if not message:
+            return
+        command, number = message[:1], int(message[1:])
+        if command == b"F":
+            connection = socket.socket(fileno=descriptors[0])
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _become_worker(connection, zygote, number)
+            connection.close()
+            control.send(b"%d" % pid)
+        else:
+            # Unreaped until now, so the number cannot have passed to a stranger.
+            os.kill(number, signal.SIGKILL)
+            control.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]))
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    parent = int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for module in sys.argv[3:]:
+            warm_up = getattr(importlib.import_module(module), "warm_up", None)
+            if warm_up is not None:
+                warm_up()
+    except Exception as error:
+        control.send(f"error {type(error).__name__}: {error}".encode("utf-8", "replace")[:2000])
+        return
+    gc.collect()
+    gc.freeze()
+    control.send(b"ready")
+    serve(control, parent)
+    # Workers die with this process, by the kernel's hand.
+
+
+if __name__ == "__main__":
+    main()
