@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from recipes.step_ppo.prm_examples import PRMExample, prm_examples, replayed
 from recipes.step_ppo.prm_model import IGNORED, collate, export_backbone, load_prm
 from recipes.step_ppo.tokens import encode_trajectory
 
-logger = logging.getLogger(__name__)
+STATISTICS = "prm_statistics.json"
 
 
 def encode_examples(
@@ -132,7 +131,6 @@ def _arguments(args: argparse.Namespace) -> TrainingArguments:
         logging_first_step=True,
         report_to=args.report_to,
         remove_unused_columns=False,
-        train_sampling_strategy="random",
         seed=args.seed,
     )
 
@@ -141,6 +139,22 @@ def last_complete_checkpoint(output: str) -> str | None:
     """The newest checkpoint that was written to its end: the trainer's state is the last file of each."""
     found = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
     return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
+
+
+def finished(output: str, options: dict) -> bool:
+    """Whether an earlier run of the same command got to its end.
+
+    Raises:
+        SystemExit: it did, with other options.
+    """
+    path = Path(output) / STATISTICS
+    if not path.is_file():
+        return False
+    written = json.loads(path.read_text(encoding="utf-8"))["options"]
+    if written != json.loads(json.dumps(options)):
+        differing = sorted(name for name in written.keys() | options.keys() if written.get(name) != options.get(name))
+        raise SystemExit(f"{output} was trained with other options ({', '.join(differing)}): choose another output")
+    return True
 
 
 def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRMExample]]:
@@ -171,6 +185,10 @@ def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRM
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    options = {name: value for name, value in vars(args).items() if name not in ("output", "skip_corrupt", "report_to")}
+    if finished(args.output, options):
+        print(f"{args.output} is already trained with these options")
+        return 0
     train, dev = _load_examples(args)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -190,13 +208,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer.save_model(args.output)
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(args.output)
+        if args.export_backbone:
+            export_backbone(args.output, str(Path(args.output) / "backbone"))
         statistics = {"train_prefixes": labels, "lost_labels": lost}
         if dev_rows:
             statistics |= {f"dev_{name}": value for name, value in evaluate(trainer, dev_rows).items()}
-        write_atomically(Path(args.output) / "prm_statistics.json", json.dumps(statistics, indent=2))
         print(json.dumps(statistics))
-        if args.export_backbone:
-            export_backbone(args.output, str(Path(args.output) / "backbone"))
+        # Written last: this file says that the folder is whole.
+        write_atomically(
+            Path(args.output) / STATISTICS, json.dumps({"statistics": statistics, "options": options}, indent=2)
+        )
     return 0
 
 

@@ -1,0 +1,148 @@
+"""`python -m recipes.step_ppo.dpo`: DPO and process-DPO on the pairs, through TRL (extra `dpo`).
+
+The loss is ordinary trajectory-level DPO in both cases; process-DPO differs in its pairs.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from recipes.step_ppo.data import Question, load_questions
+from recipes.step_ppo.journal import expand, read_records
+from recipes.step_ppo.prm import last_complete_checkpoint
+from recipes.step_ppo.prm_model import is_complete
+
+_HELPER_SMOOTHING = 0.25
+
+
+def loss_settings(loss: str, *, beta: float = 0.1, label_smoothing: float = 0.0) -> dict[str, Any]:
+    """TRL's settings for a loss of the LPR code (models/llama.py), with x = beta times the difference of log-ratios.
+
+    `sigmoid` -log sigmoid(x), with label smoothing e (cDPO) -(1 - e) log sigmoid(x) - e log sigmoid(-x); `hinge`
+    max(0, 1 - x);
+    `ipo` (difference - 1 / (2 beta))^2, where TRL divides each log-ratio by the length of its response and the LPR
+    code does not.
+
+    Raises:
+        ValueError: an unknown loss, or smoothing where the loss has none.
+    """
+    if loss not in ("sigmoid", "hinge", "ipo"):
+        raise ValueError(f"unknown loss {loss!r}: expected sigmoid, hinge or ipo")
+    if not 0 <= label_smoothing < 0.5:
+        raise ValueError(f"label smoothing must lie in [0, 0.5), found {label_smoothing}")
+    if not label_smoothing:
+        return {"loss_type": [loss], "beta": beta}
+    if loss != "sigmoid":
+        raise ValueError(f"the loss {loss!r} has no label smoothing")
+    # TRL has no cDPO. Its `robust` loss is ((1 - h) S - h F) / (1 - 2h) with S = -log sigmoid(x), F = -log
+    # sigmoid(-x); so
+    # (1 - e) S + e F = (1 + e (1 - 2h) / h) S - (e (1 - 2h) / h) robust, for any h.
+    weight = label_smoothing * (1 - 2 * _HELPER_SMOOTHING) / _HELPER_SMOOTHING
+    return {
+        "loss_type": ["sigmoid", "robust"],
+        "loss_weights": [1 + weight, -weight],
+        "label_smoothing": _HELPER_SMOOTHING,
+        "beta": beta,
+    }
+
+
+def preference_rows(questions: dict[str, Question], pairs: Sequence[dict]) -> list[dict[str, str]]:
+    """Rows of TRL's format, a new dict each: the prompt as plain text, responses continuing it with a space.
+
+    Raises:
+        ValueError: a pair whose question is unknown.
+    """
+    if missing := next((pair["id"] for pair in pairs if pair["id"] not in questions), None):
+        raise ValueError(f"the pairs name question {missing}, which the data does not hold")
+    return [
+        {"prompt": questions[pair["id"]].prompt, "chosen": f" {pair['chosen']}", "rejected": f" {pair['reject']}"}
+        for pair in pairs
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.dpo",
+        description="Train with DPO on the pairs; launch with accelerate or torchrun.",
+    )
+    parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
+    parser.add_argument("--pairs", nargs="+", required=True, help="output of pairs")
+    parser.add_argument("--model", required=True, help="initial policy, and frozen reference")
+    parser.add_argument(
+        "--output", required=True, help="folder; a run that was killed continues from its last checkpoint"
+    )
+    parser.add_argument("--loss", choices=("sigmoid", "hinge", "ipo"), default="sigmoid")
+    parser.add_argument("--beta", type=float, default=0.1)
+    parser.add_argument("--label-smoothing", type=float, default=0.0, help="cDPO, for the sigmoid loss")
+    parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--max-steps", type=int, default=-1)
+    parser.add_argument("--learning-rate", type=float, default=2e-6)
+    parser.add_argument("--batch-size", type=int, default=4, help="pairs per device and micro-batch")
+    parser.add_argument("--accumulation", type=int, default=4)
+    parser.add_argument("--warmup-steps", type=int, default=200)
+    parser.add_argument("--weight-decay", type=float, default=0.01)
+    parser.add_argument("--max-length", type=int, default=2048, help="tokens of prompt and response")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--save-steps", type=int, default=200)
+    parser.add_argument("--deepspeed", help="DeepSpeed configuration, or set FSDP through accelerate's own launcher")
+    parser.add_argument("--no-gradient-checkpointing", action="store_true")
+    parser.add_argument("--report-to", nargs="*", default=["none"])
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        from trl import DPOConfig, DPOTrainer
+    except ImportError as error:
+        raise SystemExit(f"DPO needs TRL ({error}): pip install 'verl-duets[dpo]'") from error
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+
+    if is_complete(args.output):
+        print(f"{args.output} is already trained")
+        return 0
+    pairs = list(read_records(expand(args.pairs), skip_corrupt=args.skip_corrupt))
+    rows = preference_rows(load_questions(args.data), pairs)
+    cpu = not torch.accelerator.is_available()
+    config = DPOConfig(
+        output_dir=args.output,
+        **loss_settings(args.loss, beta=args.beta, label_smoothing=args.label_smoothing),
+        num_train_epochs=args.epochs,
+        max_steps=args.max_steps,
+        learning_rate=args.learning_rate,
+        per_device_train_batch_size=args.batch_size,
+        gradient_accumulation_steps=args.accumulation,
+        warmup_steps=args.warmup_steps,
+        weight_decay=args.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        adam_epsilon=1e-6,
+        max_grad_norm=1.0,
+        lr_scheduler_type="linear",
+        max_length=args.max_length,
+        bf16=args.dtype == "bfloat16" and not cpu,
+        use_cpu=cpu,
+        gradient_checkpointing=not args.no_gradient_checkpointing,
+        model_init_kwargs={"dtype": args.dtype},
+        deepspeed=args.deepspeed,
+        save_steps=args.save_steps,
+        save_total_limit=2,
+        logging_steps=10,
+        report_to=args.report_to,
+        seed=args.seed,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    trainer = DPOTrainer(args.model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output))
+    trainer.save_model(args.output)
+    print(f"{args.output}: {trainer.state.global_step} updates on {len(rows)} pairs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
