@@ -1,8 +1,8 @@
 """Word and sentence boundary token ids of a tokenizer, and the check that two models share a vocabulary.
 
-A word boundary is a token whose raw surface begins with the tokenizer's mark of a leading space: "Ġ" (byte-level BPE) or
-"▁" (SentencePiece). A sentence boundary is a token whose decoded text ends in a blank line. Added and special tokens are
-neither. Source: Tandem-RLVR, build_word_boundary_ids.py (github.com/CSSLab/Tandem-RLVR).
+A word boundary is a token whose raw surface begins with the tokenizer's mark of a leading space: "Ġ" (byte-level BPE)
+or "▁" (SentencePiece). A sentence boundary is a token whose decoded text ends in a blank line. Added and special tokens
+are neither. Source: Tandem-RLVR, build_word_boundary_ids.py (github.com/CSSLab/Tandem-RLVR).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def word_boundary_ids(tokenizer) -> frozenset[int]:
     )
     if not ids:
         raise ValueError(
-            f"no token of {_name(tokenizer)} begins with {BYTE_LEVEL_SPACE!r} or {SENTENCEPIECE_SPACE!r}, so words have "
-            "no boundary in it; give boundary_token_ids, or choose another selection_strategy"
+            f"no token of {_name(tokenizer)} begins with {BYTE_LEVEL_SPACE!r} or {SENTENCEPIECE_SPACE!r}, so words "
+            "have no boundary in it; give boundary_token_ids, or choose another selection_strategy"
         )
     return ids
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-CONFIG_KEY = "tandem"
+from vllm_patches.tandem.config import CONFIG_KEY
+
+AUTHORSHIP_KEY = "tandem_authorship"
 
 
 def add_authorship_property() -> None:

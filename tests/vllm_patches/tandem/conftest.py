@@ -1,0 +1,221 @@
+"""Tiny model pairs, an independent reference decoder, and real vLLM engines to compare with it."""
+
+import dataclasses
+import gc
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+VOCAB = 512
+EOS = 1
+
+
+@dataclasses.dataclass
+class Job:
+    """One request: prompt, number of tokens to generate, and its tandem settings."""
+
+    prompt: list[int]
+    num_tokens: int
+    tandem: dict
+
+
+@dataclasses.dataclass
+class Written:
+    """What a decoder wrote: token ids and the author of each."""
+
+    token_ids: list[int]
+    mask: list[int]
+
+
+class Reference:
+    """Tandem decoding without a cache: the writing model reads the whole text at every token, greedily."""
+
+    def __init__(self, senior_path: Path, junior_path: Path):
+        from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+        from vllm_patches.tandem.boundaries import boundary_sets
+
+        self.models = {
+            author: Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+            for author, path in ((1, senior_path), (0, junior_path))
+        }
+        self.boundaries = boundary_sets(AutoTokenizer.from_pretrained(senior_path), ("word", "sentence"))
+
+    def params(self, job: Job):
+        from vllm_patches.tandem.config import TandemConfig, request_settings
+
+        return request_settings(TandemConfig("unused"), job.tandem, job.prompt).params
+
+    @torch.inference_mode()
+    def write(self, job: Job) -> Written:
+        from vllm_patches.tandem.schedule import AuthorSchedule
+
+        params = self.params(job)
+        schedule = AuthorSchedule(params, self.boundaries.of(params.strategy.boundary))
+        text, mask = list(job.prompt), []
+        for _ in range(job.num_tokens):
+            mask.append(schedule.author)
+            text.append(int(self.models[schedule.author](torch.tensor([text])).logits[0, -1].argmax()))
+            schedule.advance(text[-1])
+        return Written(text[len(job.prompt) :], mask)
+
+
+def save_tokenizer(folder: Path, change: str = "") -> None:
+    """Every third token begins a word, every seventh ends a paragraph."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<unk>": 0, "<eos>": EOS}
+    for i in range(2, VOCAB):
+        vocabulary[("Ġw" if i % 3 == 0 else "s") + str(i) + ("\n\n" if i % 7 == 0 else "") + change] = i
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
+
+
+def save_model(folder: Path, seed: int, hidden: int, layers: int, kv_heads: int, spread: float) -> Path:
+    """A random Qwen3, in single precision so that two implementations agree on every argmax."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        head_dim=32,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        eos_token_id=EOS,
+        bos_token_id=EOS,
+        initializer_range=spread,
+        dtype="float32",
+    )
+    Qwen3ForCausalLM(config).float().save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """``senior``; ``junior`` of another shape; ``sibling`` of the senior's shape with other weights; ``stranger`` with
+    another vocabulary."""
+    root = tmp_path_factory.mktemp("models")
+    paths = {
+        "senior": save_model(root / "senior", 0, 128, 3, 2, 0.35),
+        "junior": save_model(root / "junior", 1, 64, 2, 4, 0.45),
+        "sibling": save_model(root / "sibling", 2, 128, 3, 2, 0.35),
+        "stranger": save_model(root / "stranger", 3, 64, 2, 4, 0.45),
+    }
+    save_tokenizer(paths["stranger"], change="x")
+    return paths
+
+
+@pytest.fixture(scope="session")
+def reference(models) -> Reference:
+    return Reference(models["senior"], models["junior"])
+
+
+@pytest.fixture(scope="session")
+def jobs() -> list[Job]:
+    """24 requests that mix prompt lengths, shared prefixes, strategies, caps and lengths."""
+    dice = random.Random(1)
+    shared = [dice.randrange(2, VOCAB) for _ in range(40)]
+    strategies = ["word", "word", "word", "bernoulli", "chunk", "sentence", "senior", "junior", "alternating"]
+    jobs = []
+    for i in range(24):
+        prompt = (shared if i % 3 == 0 else []) + [dice.randrange(2, VOCAB) for _ in range(dice.randrange(3, 120))]
+        tandem = dict(
+            selection_strategy=strategies[i % len(strategies)],
+            seed=7,
+            request=i,
+            max_gap_tokens=8 + i % 25,
+            chunk_size=7,
+        )
+        jobs.append(Job(prompt, dice.randrange(30, 110), tandem))
+    return jobs
+
+
+@pytest.fixture(scope="session")
+def expected(reference, jobs) -> list[Written]:
+    return [reference.write(job) for job in jobs]
+
+
+@pytest.fixture(scope="session")
+def engine_in_process():
+    """Engines in this process: one at a time, quick to reach into."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        patch.setenv("VLLM_LOGGING_LEVEL", "WARNING")
+        yield
+
+
+class Engine:
+    """A vLLM engine that decodes in tandem."""
+
+    def __init__(self, senior: Path, tandem: dict, **arguments):
+        from vllm import LLM
+
+        import vllm_patches
+        from vllm_patches.tandem.config import engine_arguments
+
+        vllm_patches.register()
+        options = dict(
+            dtype="float32",
+            enforce_eager=True,
+            block_size=16,
+            max_model_len=1024,
+            max_num_seqs=16,
+            max_num_batched_tokens=48,
+            kv_cache_memory_bytes=1 << 28,
+            disable_log_stats=True,
+        )
+        self.llm = LLM(str(senior), **(options | engine_arguments(tandem) | arguments))
+
+    def run(self, jobs: list[Job], **sampling) -> list[Written]:
+        from vllm import SamplingParams
+
+        params = [
+            SamplingParams(
+                **(dict(temperature=0, max_tokens=job.num_tokens, ignore_eos=True) | sampling),
+                extra_args={"tandem": job.tandem},
+            )
+            for job in jobs
+        ]
+        prompts = [{"prompt_token_ids": job.prompt} for job in jobs]
+        self.outputs = self.llm.generate(prompts, params, use_tqdm=False)
+        return [Written(list(o.outputs[0].token_ids), o.outputs[0].authorship_mask) for o in self.outputs]
+
+    def stats(self) -> dict:
+        return self.llm.collective_rpc("tandem_stats")[0]
+
+    def close(self) -> None:
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        cleanup_dist_env_and_memory()
+        gc.collect()
+
+
+@pytest.fixture(scope="module")
+def open_engine(engine_in_process):
+    """Opens engines that are closed at the end of the module, or when the next one opens."""
+    opened: list[Engine] = []
+
+    def close() -> None:
+        while opened:
+            opened.pop().close()
+
+    def open_one(*args, **kwargs) -> Engine:
+        close()
+        opened.append(Engine(*args, **kwargs))
+        return opened[-1]
+
+    yield open_one
+    close()

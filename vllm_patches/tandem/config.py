@@ -1,0 +1,232 @@
+"""What a tandem engine and its requests are told, checked before anything heavy starts. Imports no vLLM.
+
+The engine reads ``additional_config["tandem"]``, a request ``SamplingParams.extra_args["tandem"]``; both take the names
+below and refuse any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_same_vocabulary, read_boundary_ids
+from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
+
+CONFIG_KEY = "tandem"
+MODES = ("auto", "lazy", "lock_step")
+REQUEST_KEYS = tuple(field.name for field in dataclasses.fields(ScheduleParams)) + ("resume_len",)
+
+
+@dataclasses.dataclass(frozen=True)
+class TandemConfig:
+    """Settings of a tandem engine.
+
+    Args:
+        junior_model: path or hub id of the frozen partner; needs the senior's tokenizer.
+        mode: ``lock_step`` runs both models at every step, ``lazy`` only the one that writes, the other catching up in
+            one query later; ``auto`` chooses.
+        selection_strategy, prob_senior, max_gap_tokens, chunk_size, word_align, seed: defaults of every request, see
+            ``schedule.ScheduleParams``.
+        boundary_token_ids: ids, or the path of a JSON list of ids, for the strategy named here; built from the
+            tokenizer when None.
+        max_lag_tokens: ``lazy``: most tokens by which a model may fall behind; the KV block size when None.
+        junior_revision, junior_dtype, junior_quantization, junior_trust_remote_code: as vLLM's options without the
+            prefix; the senior's when None.
+        junior_load_format: never inherited, since a trainer loads its senior as ``dummy`` and syncs it later.
+        junior_device: only the senior's own device (None) can be had.
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+
+    junior_model: str
+    mode: str = "auto"
+    selection_strategy: str = "word"
+    prob_senior: float = 0.5
+    max_gap_tokens: int = 32
+    chunk_size: int = 1
+    word_align: str = "after"
+    seed: int = 0
+    boundary_token_ids: str | Sequence[int] | None = None
+    max_lag_tokens: int | None = None
+    junior_revision: str | None = None
+    junior_dtype: str | None = None
+    junior_quantization: str | None = None
+    junior_trust_remote_code: bool | None = None
+    junior_load_format: str = "auto"
+    junior_device: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.junior_model, str) or not self.junior_model:
+            raise ValueError(
+                f"junior_model is {self.junior_model!r}; expected the path or hub id of the frozen partner"
+            )
+        if self.mode not in MODES:
+            raise ValueError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
+        lag = self.max_lag_tokens
+        if lag is not None and (not isinstance(lag, int) or isinstance(lag, bool) or lag < 1):
+            raise ValueError(f"max_lag_tokens is {lag!r}; expected a whole number of tokens, at least 1")
+        if self.junior_device is not None:
+            raise ValueError(
+                f"junior_device is {self.junior_device!r}; the junior runs on the senior's device, leave the key out"
+            )
+        params = self.defaults
+        if params.word_align == "before" and self.mode == "lazy":
+            raise ValueError("word_align='before' needs both models' samples at every step; set mode to 'lock_step'")
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> TandemConfig:
+        """Settings from a mapping such as ``additional_config["tandem"]``.
+
+        Raises:
+            ValueError: an unknown key, no ``junior_model``, or a value outside its range.
+        """
+        if not isinstance(settings, Mapping):
+            raise ValueError(f"the tandem section is {type(settings).__name__}; expected a mapping of settings")
+        known = [field.name for field in dataclasses.fields(cls)]
+        _refuse_unknown(settings, known, "tandem setting")
+        if "junior_model" not in settings:
+            raise ValueError("the tandem section names no junior_model; give the path or hub id of the frozen partner")
+        return cls(**settings)
+
+    @property
+    def defaults(self) -> ScheduleParams:
+        """The parameters of a request that sets nothing itself; its ``request`` is not meant for use."""
+        return ScheduleParams(
+            **{
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(ScheduleParams)
+                if field.name != "request"
+            }
+        )
+
+    def boundary_sets(self, tokenizer, vocab_size: int) -> BoundarySets:
+        """Both boundary sets; ``boundary_token_ids`` replaces the one that ``selection_strategy`` reads.
+
+        Raises:
+            ValueError: the set that ``selection_strategy`` reads is empty, or ``boundary_token_ids`` is faulty or
+                given for a strategy that reads none.
+        """
+        kind = STRATEGIES[self.selection_strategy].boundary
+        if self.boundary_token_ids is None:
+            return boundary_sets(tokenizer, needed={kind} - {None})
+        if kind is None:
+            raise ValueError(
+                f"boundary_token_ids is given, but strategy {self.selection_strategy!r} reads none; leave it out"
+            )
+        given = read_boundary_ids(self.boundary_token_ids, vocab_size)
+        return dataclasses.replace(boundary_sets(tokenizer, needed=()), **{kind: given})
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestSettings:
+    """What one response is decoded with: its schedule, and how many last tokens of its prompt belong to it already."""
+
+    params: ScheduleParams
+    resume_len: int = 0
+
+
+def request_settings(
+    config: TandemConfig,
+    extra: Mapping[str, Any] | None,
+    prompt_token_ids: Sequence[int],
+    sampling_seed: int | None = None,
+) -> RequestSettings:
+    """The settings of one request; engine and client both call this, so both know the authors.
+
+    Args:
+        config: the engine's settings, the defaults.
+        extra: ``SamplingParams.extra_args["tandem"]``: any of selection_strategy, prob_senior, max_gap_tokens,
+            chunk_size, word_align, seed, request, resume_len. Without ``request`` the prompt's token ids stand for it.
+        prompt_token_ids: the request's prompt, a resumed partial response included.
+        sampling_seed: the request's own ``SamplingParams.seed``; it enters the coins, so that the responses of one
+            request with ``n > 1``, whose seeds vLLM counts up, draw different ones.
+
+    Raises:
+        ValueError: an unknown key, or a value outside its range.
+    """
+    extra = {} if extra is None else extra
+    check_request(extra)
+    resume_len = extra.get("resume_len", 0)
+    if resume_len > len(prompt_token_ids):
+        raise ValueError(f"resume_len is {resume_len}, more than the {len(prompt_token_ids)} tokens of the prompt")
+    given = {key: value for key, value in extra.items() if key != "resume_len"}
+    if "request" not in given:
+        given["request"] = _prompt_identity(prompt_token_ids[: len(prompt_token_ids) - resume_len])
+    if given.get("selection_strategy", "word") != "word":
+        given.setdefault("word_align", "after")
+    if sampling_seed is not None:
+        given["request"] = request_key(given["request"], sampling_seed)
+    return RequestSettings(dataclasses.replace(config.defaults, **given), resume_len)
+
+
+def check_request(extra: Mapping[str, Any]) -> None:
+    """Refuse a request's ``extra_args["tandem"]`` that no engine could take.
+
+    Raises:
+        ValueError: not a mapping, an unknown key, or a value outside its range.
+    """
+    if not isinstance(extra, Mapping):
+        raise ValueError(f"extra_args['tandem'] is {type(extra).__name__}; expected a mapping of settings")
+    _refuse_unknown(extra, REQUEST_KEYS, "key in extra_args['tandem']")
+    resume_len = extra.get("resume_len", 0)
+    if not isinstance(resume_len, int) or isinstance(resume_len, bool) or resume_len < 0:
+        raise ValueError(f"resume_len is {resume_len!r}; expected how many of the prompt's last tokens are response")
+    ScheduleParams(**{key: value for key, value in extra.items() if key != "resume_len"})
+
+
+def engine_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine arguments (of ``vllm.LLM``, ``AsyncEngineArgs``, ``vllm serve``) that make an engine decode in tandem.
+
+    Args:
+        settings: keys of ``TandemConfig``.
+
+    Raises:
+        ValueError: the settings are faulty.
+    """
+    TandemConfig.from_mapping(settings)
+    return {
+        "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
+        "scheduler_cls": "vllm_patches.tandem.scheduler.TandemScheduler",
+        "logits_processors": ["vllm_patches.tandem.request_check:RequestCheck"],
+        "additional_config": {CONFIG_KEY: dict(settings)},
+        "async_scheduling": False,
+    }
+
+
+def check_models(config: TandemConfig, senior_model: str, senior_tokenizer: str | None = None) -> BoundarySets:
+    """Read both models' configurations and tokenizers, no weights, and return the boundary sets.
+
+    Raises:
+        ValueError: the junior cannot be read, its vocabulary differs from the senior's, or a boundary set is missing.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    trust = bool(config.junior_trust_remote_code)
+    junior = config.junior_model
+    if junior.startswith((".", "/", "~")) and not (Path(junior).expanduser() / "config.json").is_file():
+        raise ValueError(f"junior_model is {junior!r}, and no model lies there (no config.json)")
+    try:
+        AutoConfig.from_pretrained(junior, revision=config.junior_revision, trust_remote_code=trust)
+        junior_tokenizer = AutoTokenizer.from_pretrained(
+            junior, revision=config.junior_revision, trust_remote_code=trust
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"junior_model {junior!r} cannot be read: {error}") from error
+    tokenizer = AutoTokenizer.from_pretrained(senior_tokenizer or senior_model, trust_remote_code=trust)
+    check_same_vocabulary(tokenizer, junior_tokenizer)
+    return config.boundary_sets(tokenizer, len(tokenizer))
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    unknown = sorted(str(key) for key in given if key not in known)
+    if unknown:
+        raise ValueError(f"unknown {what} {', '.join(unknown)}; expected any of {', '.join(known)}")
+
+
+def _prompt_identity(token_ids: Sequence[int]) -> int:
+    digest = hashlib.blake2b(b"".join(int(i).to_bytes(8, "little", signed=True) for i in token_ids), digest_size=8)
+    return mix64(int.from_bytes(digest.digest(), "little")) >> 1

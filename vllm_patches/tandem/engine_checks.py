@@ -1,0 +1,68 @@
+"""The combinations of engine options that tandem decoding refuses, each by name."""
+
+from __future__ import annotations
+
+from vllm_patches.tandem.config import TandemConfig
+
+
+class TandemRefusedError(ValueError):
+    """The engine was asked for tandem decoding together with something it cannot be combined with."""
+
+
+def resolve_mode(config: TandemConfig, vllm_config) -> str:
+    """``lazy`` or ``lock_step``: what ``auto`` means for this engine.
+
+    Lazy is the default: it never measured slower than lock-step (README.md, "Latency"), and at small batches or long
+    contexts it runs near the cost of one model. Lock-step where lazy cannot be: LoRA, word_align 'before'.
+    """
+    if config.mode != "auto":
+        return config.mode
+    return "lock_step" if vllm_config.lora_config is not None or config.word_align == "before" else "lazy"
+
+
+def check_engine(config: TandemConfig, vllm_config) -> None:
+    """Raise TandemRefusedError, naming every fault with its remedy, unless this engine can decode in tandem."""
+    parallel, model, cache = vllm_config.parallel_config, vllm_config.model_config, vllm_config.cache_config
+    faults = [
+        sentence
+        for fault, sentence in (
+            (vllm_config.use_v2_model_runner, "the V2 model runner is on: register vllm_patches as a vLLM plug-in"),
+            (
+                vllm_config.scheduler_config.async_scheduling,
+                "asynchronous scheduling is on: pass async_scheduling=False",
+            ),
+            (vllm_config.speculative_config is not None, "speculative decoding is on: leave speculative_config out"),
+            (parallel.pipeline_parallel_size > 1, "pipeline parallelism is on: set pipeline_parallel_size to 1"),
+            (
+                parallel.prefill_context_parallel_size > 1 or parallel.decode_context_parallel_size > 1,
+                "context parallelism is on: set its sizes to 1",
+            ),
+            (
+                parallel.data_parallel_size > 1,
+                "data parallelism inside one engine is on: start one engine per replica instead",
+            ),
+            (parallel.use_ubatching, "dual-batch overlap is on: turn it off"),
+            (parallel.enable_eplb, "expert load balancing is on: turn enable_eplb off"),
+            (
+                vllm_config.kv_transfer_config is not None,
+                "a KV connector is configured: its blocks would lack the junior's part",
+            ),
+            (
+                vllm_config.lora_config is not None and resolve_mode(config, vllm_config) == "lazy",
+                "LoRA in lazy mode: vLLM maps adapters to its own batch; set mode to 'lock_step'",
+            ),
+            (
+                model.enable_return_routed_experts,
+                "enable_return_routed_experts is on: the authorship uses that channel",
+            ),
+            (model.is_multimodal_model, "the senior is multimodal: give a text model"),
+            (model.is_encoder_decoder, "the senior is an encoder-decoder: give a decoder"),
+            (model.runner_type != "generate", f"the runner type is {model.runner_type!r}: tandem generates"),
+            (model.uses_mrope, "the senior uses multimodal rotary positions"),
+            (model.enable_prompt_embeds, "prompt embeddings are on: give token ids"),
+            (cache.kv_sharing_fast_prefill, "kv_sharing_fast_prefill is on: turn it off"),
+        )
+        if fault
+    ]
+    if faults:
+        raise TandemRefusedError("tandem decoding refuses this engine: " + "; ".join(faults))

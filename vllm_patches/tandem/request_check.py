@@ -1,0 +1,35 @@
+"""Refuses a faulty tandem request where the client still hears of it, through vLLM's hook for logits processors."""
+
+from __future__ import annotations
+
+import torch
+from vllm.sampling_params import SamplingParams
+from vllm.v1.sample.logits_processor import LogitsProcessor
+
+from vllm_patches.tandem.config import CONFIG_KEY, check_request
+
+
+class RequestCheck(LogitsProcessor):
+    """Changes no logits; vLLM calls ``validate_params`` in the front end for every request."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raise ValueError for settings that the engine could only answer with an error."""
+        if sampling_params.n > 1 and sampling_params.seed is None:
+            raise ValueError(
+                f"n is {sampling_params.n} without a seed: all responses would draw the same author coins; set "
+                "SamplingParams.seed, or send the responses as requests of their own with a 'request' each"
+            )
+        check_request((sampling_params.extra_args or {}).get(CONFIG_KEY) or {})
+
+    def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool) -> None:
+        pass
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+    def is_argmax_invariant(self) -> bool:
+        return True
+
+    def update_state(self, batch_update) -> None:
+        pass

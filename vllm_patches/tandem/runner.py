@@ -1,0 +1,288 @@
+"""The V1 model runner that decodes with two models: a mixin over vLLM's GPU and CPU runners.
+
+vLLM schedules, batches and samples as ever. This mixin decides which model runs which tokens, and hands the sampler,
+row by row, the logits of the model that writes; every later stage (grammar, penalties, sampling, log-probs) is vLLM's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from vllm.config import CUDAGraphMode
+from vllm.forward_context import get_forward_context, override_forward_context, set_forward_context
+from vllm.logger import init_logger
+from vllm.v1.worker.utils import AttentionGroup
+
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
+from vllm_patches.tandem.engine_checks import TandemRefusedError, resolve_mode
+from vllm_patches.tandem.junior import junior_vllm_config, load_junior, memory_of
+from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
+from vllm_patches.tandem.request_states import RequestStates
+from vllm_patches.tandem.schedule import JUNIOR, SENIOR
+from vllm_patches.tandem.sub_batch import SubBatchForward
+
+logger = init_logger(__name__)
+
+
+@dataclasses.dataclass
+class Step:
+    """One step, from the preparation of its inputs to the sampled tokens.
+
+    ``last_hidden[m]`` are the hidden states, in the order of ``rows_written[m]``, that model m's logits come from; they
+    are taken once, by the first call of ``compute_logits`` after the forward pass.
+    """
+
+    num_scheduled: np.ndarray
+    rows: np.ndarray
+    samples: np.ndarray
+    writers: np.ndarray
+    rows_written: list[np.ndarray] = dataclasses.field(default_factory=list)
+    last_hidden: list[torch.Tensor | None] | None = None
+
+
+@dataclasses.dataclass
+class TandemStats:
+    """Work done since the last reset; the pairs are indexed by author (0 junior, 1 senior)."""
+
+    steps: int = 0
+    forwards: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
+    tokens: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
+    cached_tokens: int = 0
+    resumed_requests: int = 0
+
+
+class TandemRunnerMixin:
+    """Goes before ``GPUModelRunner`` or a subclass of it in the method resolution order."""
+
+    def load_model(self, *args, **kwargs) -> None:
+        super().load_model(*args, **kwargs)
+        self.tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
+        self.tandem_mode = resolve_mode(self.tandem_config, self.vllm_config)
+        self.tandem_stats = TandemStats()
+        self._step: Step | None = None
+
+        boundaries = check_models(self.tandem_config, self.model_config.model, self.model_config.tokenizer)
+        self._junior_config = junior_vllm_config(self.tandem_config, self.vllm_config)
+        self.junior, self._junior_layers = load_junior(self._junior_config)
+        if self.device.type != "cpu":
+            # The profiler subtracts this from what the KV cache may take; a CPU worker measures its process instead.
+            self.model_memory_usage += memory_of(self.junior)
+        self._vocab_size = self.model_config.get_vocab_size()
+        self._common_vocab_size = min(self._vocab_size, self._junior_config.model_config.get_vocab_size())
+        self._states = RequestStates(boundaries, self._vocab_size)
+
+        senior = self.get_model()
+        self._senior_logits = senior.compute_logits
+        senior.compute_logits = self._tandem_logits
+        logger.info(
+            "Tandem decoding: junior %s (%d attention layers), mode %s, %d word and %d sentence boundary ids",
+            self.tandem_config.junior_model,
+            len(self._junior_layers),
+            self.tandem_mode,
+            len(boundaries.word),
+            len(boundaries.sentence),
+        )
+
+    def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
+        groups = self.kv_cache_config.kv_cache_groups
+        if len(groups) != 1:
+            raise TandemRefusedError(
+                f"the two models need {len(groups)} KV cache groups; tandem decoding takes models with one kind of "
+                "attention (no sliding windows beside full attention, no state-space layers)"
+            )
+        self._cache_block_size = groups[0].kv_cache_spec.block_size
+        self._forwards = (
+            SubBatchForward(self.junior, self._junior_config, self._attention_groups(True), self.device),
+            SubBatchForward(self.model, self.vllm_config, self._attention_groups(False), self.device),
+        )
+
+    def _attention_groups(self, of_junior: bool) -> list[AttentionGroup]:
+        config = self._junior_config if of_junior else self.vllm_config
+        groups = []
+        for group in self.attn_groups[0]:
+            names = [name for name in group.layer_names if (name in self._junior_layers) == of_junior]
+            if names:
+                own = AttentionGroup(group.backend, names, group.kv_cache_spec, group.kv_cache_group_id)
+                own.create_metadata_builders(config, self.device, self._kernel_block_sizes[0])
+                groups.append(own)
+        return groups
+
+    def _update_states(self, scheduler_output):
+        corrections = super()._update_states(scheduler_output)
+        for request_id in scheduler_output.finished_req_ids:
+            self._states.remove(request_id)
+        for new in scheduler_output.scheduled_new_reqs:
+            extra = (new.sampling_params.extra_args or {}).get(CONFIG_KEY)
+            settings = request_settings(self.tandem_config, extra, new.prompt_token_ids, new.sampling_params.seed)
+            self._states.add(new.req_id, settings, new.prompt_token_ids, new.num_computed_tokens)
+            self.tandem_stats.cached_tokens += new.num_computed_tokens
+        cached = scheduler_output.scheduled_cached_reqs
+        for request_id, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if request_id in cached.resumed_req_ids:
+                self._states.restart(request_id, num_computed)
+                self.tandem_stats.resumed_requests += 1
+        return corrections
+
+    def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
+        prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
+        rows = self._states.rows(self.input_batch.req_ids)
+        samples = ~self.discard_request_mask.np[: len(rows)]
+        writers = writers_of(self._states.schedules.author[rows], samples)
+        self._step = Step(num_scheduled_tokens, rows, samples, writers)
+        return prepared
+
+    def _build_attention_metadata(self, *args, **kwargs):
+        if self._step is not None and self.tandem_mode == "lazy":
+            return {}, None
+        return super()._build_attention_metadata(*args, **kwargs)
+
+    def _model_forward(self, input_ids=None, positions=None, **kwargs):
+        if self._step is None:
+            return super()._model_forward(input_ids=input_ids, positions=positions, **kwargs)
+        self.tandem_stats.steps += 1
+        forward = self._forward_lazy if self.tandem_mode == "lazy" else self._forward_lock_step
+        return forward(self._step, input_ids, positions, kwargs)
+
+    def _forward_lock_step(self, step: Step, input_ids, positions, kwargs) -> torch.Tensor:
+        senior_hidden = super()._model_forward(input_ids=input_ids, positions=positions, **kwargs)
+        with _without_graphs():
+            junior_hidden = self.junior(
+                input_ids=input_ids, positions=positions, intermediate_tensors=None, inputs_embeds=None
+            )
+        last = np.cumsum(step.num_scheduled) - 1
+        step.rows_written = [np.flatnonzero(step.writers == model) for model in (JUNIOR, SENIOR)]
+        step.last_hidden = [
+            self._take(hidden, last[rows])
+            for hidden, rows in zip((junior_hidden, senior_hidden), step.rows_written, strict=True)
+        ]
+        for model in (JUNIOR, SENIOR):
+            self.tandem_stats.forwards[model] += 1
+            self.tandem_stats.tokens[model] += int(last[-1]) + 1
+        return senior_hidden
+
+    def _forward_lazy(self, step: Step, input_ids, positions, kwargs) -> torch.Tensor:
+        starts = self.input_batch.num_computed_tokens_cpu[: len(step.rows)].astype(np.int64)
+        plan = plan_lazy(
+            starts,
+            starts + step.num_scheduled,
+            step.samples,
+            step.writers,
+            self._states.computed[:, step.rows],
+            self._cache_block_size,
+            self.tandem_config.max_lag_tokens or self._cache_block_size,
+        )
+        step.rows_written, step.last_hidden = [], []
+        senior_hidden = None
+        for model in (JUNIOR, SENIOR):
+            run = plan.runs[model]
+            hidden = None if run is None else self._forwards[model].run(self.input_batch, run)
+            written = np.zeros(0, dtype=bool) if run is None else plan.writers[run.rows] == model
+            step.rows_written.append(run.rows[written] if run is not None else np.zeros(0, dtype=np.int64))
+            step.last_hidden.append(None if run is None else self._take(hidden, run.offsets[1:][written] - 1))
+            if run is not None:
+                self.tandem_stats.forwards[model] += 1
+                self.tandem_stats.tokens[model] += int(run.offsets[-1])
+            if model == SENIOR:
+                senior_hidden = self._in_batch_layout(hidden, run, step.num_scheduled)
+        self._states.computed[:, step.rows] = plan.computed
+        return senior_hidden
+
+    def _in_batch_layout(
+        self, hidden: torch.Tensor | None, run: ModelRun | None, num_scheduled: np.ndarray
+    ) -> torch.Tensor:
+        """The senior's hidden states where vLLM looks for them: (scheduled tokens, H).
+
+        Only prompt log-probs read them; rows that the senior did not run hold nothing of use.
+        """
+        total = int(num_scheduled.sum())
+        layout = torch.empty(
+            total, self.model_config.get_hidden_size(), dtype=self.model_config.dtype, device=self.device
+        )
+        if run is not None and self.num_prompt_logprobs:
+            wanted = num_scheduled[run.rows]
+            within = np.arange(int(wanted.sum())) - np.repeat(np.cumsum(wanted) - wanted, wanted)
+            target = np.repeat((np.cumsum(num_scheduled) - num_scheduled)[run.rows], wanted) + within
+            source = np.repeat(run.offsets[1:] - wanted, wanted) + within
+            layout[torch.from_numpy(target).to(self.device)] = hidden[torch.from_numpy(source).to(self.device)]
+        return layout
+
+    def _take(self, hidden: torch.Tensor, indices: np.ndarray) -> torch.Tensor | None:
+        return hidden[torch.from_numpy(indices).to(self.device)] if len(indices) else None
+
+    def _tandem_logits(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor | None:
+        """``compute_logits`` of the engine: once per step each row's writer's logits, else (prompt log-probs, dummy
+        runs) the senior's."""
+        step = self._step
+        if step is None or step.last_hidden is None:
+            return self._senior_logits(hidden_states, *args, **kwargs)
+        last_hidden, step.last_hidden = step.last_hidden, None
+        heads = (self.junior.compute_logits, self._senior_logits)
+        parts = [None if hidden is None else head(hidden) for head, hidden in zip(heads, last_hidden, strict=True)]
+        for model, part in enumerate(parts):
+            alone = part is not None and parts[1 - model] is None
+            in_order = alone and np.array_equal(step.rows_written[model], np.arange(len(step.rows)))
+            if in_order and part.shape[1] == self._common_vocab_size == self._vocab_size:
+                return part
+        template = next(part for part in parts if part is not None)
+        mixed = template.new_full((len(step.rows), self._vocab_size), float("-inf"))
+        for rows, part in zip(step.rows_written, parts, strict=True):
+            if part is not None:
+                # An id that one model lacks could be sampled from the other and then fed to it.
+                known = part[:, : self._common_vocab_size]
+                mixed[torch.from_numpy(rows).to(self.device), : self._common_vocab_size] = known
+        return mixed
+
+    def sample_tokens(self, grammar_output):
+        step = self._step
+        if step is None:
+            return super().sample_tokens(grammar_output)
+        try:
+            with self._unsampled_rows_without_generators(step):
+                output = super().sample_tokens(grammar_output)
+        finally:
+            self._step = None
+        sampled = np.array([len(tokens) == 1 for tokens in output.sampled_token_ids], dtype=bool)
+        tokens = np.array([tokens[0] for tokens in output.sampled_token_ids if tokens], dtype=np.int64)
+        if not np.array_equal(sampled, step.samples):
+            raise RuntimeError("vLLM sampled other rows than it said it would; the author schedules would go astray")
+        self._states.schedules.advance(step.rows[sampled], tokens)
+        output.tandem_authors = step.writers.tolist()
+        return output
+
+    @contextmanager
+    def _unsampled_rows_without_generators(self, step: Step):
+        """Keep the seeded generators of rows whose sample is discarded out of the step.
+
+        Stock vLLM samples such rows (chunks of a prompt) and then winds their generators back, which PyTorch's CPU
+        generators cannot do: a seeded request with a chunked prompt dies. Not drawing at all leaves the same stream.
+        """
+        generators = self.input_batch.generators
+        hidden = {int(row): generators.pop(int(row)) for row in np.flatnonzero(~step.samples) if int(row) in generators}
+        try:
+            yield
+        finally:
+            generators.update(hidden)
+
+    @torch.inference_mode()
+    def _dummy_run(self, num_tokens: int, *args, **kwargs):
+        result = super()._dummy_run(num_tokens, *args, **kwargs)
+        with set_forward_context(None, self._junior_config, num_tokens=num_tokens):
+            self.junior(
+                input_ids=self.input_ids.gpu[:num_tokens],
+                positions=self.positions[:num_tokens],
+                intermediate_tensors=None,
+                inputs_embeds=None,
+            )
+        return result
+
+
+@contextmanager
+def _without_graphs():
+    """The current forward context with CUDA graphs off: vLLM captures graphs of the senior only."""
+    context = get_forward_context()
+    with override_forward_context(dataclasses.replace(context, cudagraph_runtime_mode=CUDAGraphMode.NONE)):
+        yield

@@ -1,0 +1,83 @@
+"""The scheduler class of a tandem engine: carries each token's author from the model runner to the client.
+
+Two existing fields do the carrying: ``routed_experts``, vLLM's per-token array, which its front end concatenates per
+response into ``CompletionOutput`` (n > 1 and aborted requests included); and ``kv_transfer_params`` of a finished
+request's last output, which servers pass on as they are.
+"""
+
+from __future__ import annotations
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import Request, RequestStatus
+
+from vllm_patches import guard
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
+from vllm_patches.tandem.frontend import AUTHORSHIP_KEY, encode_authorship
+
+logger = init_logger(__name__)
+
+
+class TandemScheduler(Scheduler):
+    """``scheduler_cls`` of a tandem engine."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        guard.require("tandem")
+        super().__init__(*args, **kwargs)
+        self._tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
+        self._refused: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        """As the stock scheduler's; a request whose tandem settings are faulty ends at once with an error.
+
+        Raising here would end the engine for every client.
+        """
+        super().add_request(request)
+        fault = self._fault_of(request)
+        if fault:
+            logger.error("Request %s is refused: %s", request.request_id, fault)
+            self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
+            self._refused.append(request)
+
+    def _fault_of(self, request: Request) -> str | None:
+        if request.resumable:
+            return "tandem decoding takes no streaming input"
+        if request.sampling_params is None or request.prompt_token_ids is None:
+            return "tandem decoding takes token ids and sampling parameters"
+        extra = (request.sampling_params.extra_args or {}).get(CONFIG_KEY)
+        try:
+            request_settings(self._tandem_config, extra, request.prompt_token_ids, request.sampling_params.seed)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def update_from_output(self, scheduler_output, model_runner_output) -> dict[int, EngineCoreOutputs]:
+        sampled = scheduler_output.num_scheduled_tokens
+        requests = {request_id: self.requests.get(request_id) for request_id in sampled}
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        for client_outputs in outputs.values():
+            for output in client_outputs.outputs:
+                request = requests.get(output.request_id)
+                if request is not None:
+                    self._attach_authorship(output, request, model_runner_output)
+        for request in self._refused:
+            outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(
+                EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR)
+            )
+        self._refused.clear()
+        return outputs
+
+    def _attach_authorship(self, output: EngineCoreOutput, request: Request, model_runner_output) -> None:
+        if not hasattr(request, "tandem_authors"):
+            request.tandem_authors = []
+        if output.new_token_ids:
+            if len(output.new_token_ids) != 1:
+                raise RuntimeError(
+                    f"a tandem step emitted {len(output.new_token_ids)} tokens; expected one per request"
+                )
+            author = model_runner_output.tandem_authors[model_runner_output.req_id_to_index[output.request_id]]
+            request.tandem_authors.append(author)
+            output.routed_experts = encode_authorship([author])
+        if output.finish_reason is not None:
+            output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}

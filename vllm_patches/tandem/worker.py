@@ -1,0 +1,60 @@
+"""The worker class of a tandem engine: the stock worker, whose model runner learns to decode with two models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from vllm.platforms import current_platform
+
+from vllm_patches import guard
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig
+from vllm_patches.tandem.engine_checks import check_engine
+from vllm_patches.tandem.junior import HostCopy
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as StockWorker
+else:
+    from vllm.v1.worker.gpu_worker import Worker as StockWorker
+
+
+class TandemWorker(StockWorker):
+    """``worker_cls`` of a tandem engine.
+
+    Raises:
+        vllm_patches.guard.UnsupportedVllmError: this vLLM is not one the decoder knows.
+        vllm_patches.tandem.engine_checks.TandemRefusedError: the engine's options cannot be combined with tandem.
+        ValueError: faulty tandem settings, an unreadable junior, or one with another vocabulary.
+    """
+
+    def __init__(self, vllm_config, *args, **kwargs) -> None:
+        guard.require("tandem")
+        check_engine(TandemConfig.from_mapping(vllm_config.additional_config.get(CONFIG_KEY, {})), vllm_config)
+        super().__init__(vllm_config, *args, **kwargs)
+        self._junior_on_host: HostCopy | None = None
+
+    def init_device(self) -> None:
+        super().init_device()
+        from vllm_patches.tandem.runner import TandemRunnerMixin
+
+        stock = type(self.model_runner)
+        self.model_runner.__class__ = type(f"Tandem{stock.__name__}", (TandemRunnerMixin, stock), {})
+
+    def sleep(self, level: int = 1) -> None:
+        """As the stock worker's. Level 2 discards all weights and a trainer syncs only the senior again, so the junior
+        is copied to host memory first."""
+        if level == 2:
+            self._junior_on_host = HostCopy(self.model_runner.junior)
+        super().sleep(level)
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """As the stock worker's; after a level 2 sleep the junior's weights come back with the ``weights`` tag."""
+        super().wake_up(tags)
+        if self._junior_on_host is not None and (tags is None or "weights" in tags):
+            self._junior_on_host.restore(self.model_runner.junior)
+            self._junior_on_host = None
+
+    def tandem_stats(self) -> dict:
+        """What both models did since the last call; for ``collective_rpc``."""
+        stats = self.model_runner.tandem_stats
+        self.model_runner.tandem_stats = type(stats)()
+        return dataclasses.asdict(stats)
