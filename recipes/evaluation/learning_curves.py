@@ -1,0 +1,141 @@
+"""Learning curves from verl's file logger: one JSON line {"step": int, "data": {metric: value}} per step."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import fmean
+
+# Metric -> step -> value.
+Curves = dict[str, dict[int, float]]
+
+REWARD_METRICS = ("critic/score/mean", "critic/rewards/mean")
+VALIDATION_PREFIXES = ("val-core/", "val/")
+
+
+class LogError(ValueError):
+    """A log file cannot be read as verl's file logger writes it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: runs with the same label are seeds of one setting."""
+
+    label: str
+    curves: Curves
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one setting: mean over its seeds, with the lowest and highest seed."""
+
+    label: str
+    metric: str
+    seeds: int
+    first_step: int
+    last_step: int
+    first: float
+    last: tuple[float, float, float]
+    best: float
+    best_step: int
+
+
+def read_curves(paths: Iterable[Path]) -> Curves:
+    """Read the logs of one run; where files overlap, as after a resume, the later file's value of a step counts.
+
+    A last line cut short by a killed process is dropped. Values that are no finite number (verl logs strings and
+    nulls as well) are left out.
+
+    Raises:
+        LogError: a file is missing, empty, or holds another format.
+    """
+    curves: Curves = {}
+    for path in paths:
+        for step, data in _lines(Path(path)):
+            for metric, value in data.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+                    curves.setdefault(metric, {})[step] = float(value)
+    return {metric: dict(sorted(points.items())) for metric, points in curves.items()}
+
+
+def _lines(path: Path) -> list[tuple[int, dict]]:
+    if not path.is_file():
+        raise LogError(
+            f"{path} is not a file; expected the jsonl that verl's file logger writes (trainer.logger=[file])"
+        )
+    lines = path.read_bytes().split(b"\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            found.append((int(entry["step"]), dict(entry["data"])))
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):
+                continue
+            raise LogError(
+                f'{path}, line {number}: expected {{"step": int, "data": {{...}}}}, found {line[:80]!r}'
+            ) from error
+    if not found:
+        raise LogError(f"{path} holds no step yet")
+    return found
+
+
+def default_metrics(runs: Sequence[Run]) -> list[str]:
+    """The training reward and every main validation metric that some run has."""
+    known = {metric for run in runs for metric in run.curves}
+    reward = next(([metric] for metric in REWARD_METRICS if metric in known), [])
+    for prefix in VALIDATION_PREFIXES:
+        validation = sorted(metric for metric in known if metric.startswith(prefix))
+        if validation:
+            return reward + validation
+    return reward
+
+
+def mean_curve(curves: Sequence[dict[int, float]]) -> dict[int, float]:
+    """Mean over seeds at the steps that all of them have."""
+    steps = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    return {step: fmean(curve[step] for curve in curves) for step in sorted(steps)}
+
+
+def by_label(runs: Sequence[Run], metric: str) -> dict[str, list[dict[int, float]]]:
+    """The curves of a metric per label, one per seed; labels without the metric are left out."""
+    grouped: dict[str, list[dict[int, float]]] = {}
+    for run in runs:
+        if run.curves.get(metric):
+            grouped.setdefault(run.label, []).append(run.curves[metric])
+    return grouped
+
+
+def table(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
+    """First, last and best value of every metric and label, over the steps that all seeds of the label have."""
+    rows = []
+    for metric in metrics:
+        for label, curves in by_label(runs, metric).items():
+            mean = mean_curve(curves)
+            if not mean:
+                continue
+            first, last = min(mean), max(mean)
+            best = max(mean, key=mean.__getitem__)
+            ends = [curve[last] for curve in curves]
+            spread = (mean[last], min(ends), max(ends))
+            rows.append(Row(label, metric, len(curves), first, last, mean[first], spread, mean[best], best))
+    return rows
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table; with several seeds the last value comes with its lowest and highest seed."""
+    lines = [
+        "| run | metric | seeds | first (step) | last (step) | change | best (step) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        last = f"{row.last[0]:.4g}" + (f" [{row.last[1]:.4g}, {row.last[2]:.4g}]" if row.seeds > 1 else "")
+        lines.append(
+            f"| {row.label} | {row.metric} | {row.seeds} | {row.first:.4g} ({row.first_step}) "
+            f"| {last} ({row.last_step}) "
+            f"| {row.last[0] - row.first:+.4g} | {row.best:.4g} ({row.best_step}) |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,112 @@
+"""Learning curves of one or several runs, from verl's file logger, as a picture and a Markdown table.
+
+    python -m recipes.evaluation.report sppo=outputs/a/metrics.jsonl grpo=outputs/b/metrics.jsonl --output curve.png
+
+A run is LABEL=FILE, or FILE alone. The same label again is another seed of the same setting: seeds are drawn thin,
+their mean thick. Files joined by commas are parts of one run (before and after a resume).
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipes.evaluation import learning_curves
+from recipes.evaluation.learning_curves import LogError, Run
+
+_PANEL_INCHES = (6.0, 4.0)
+_MOST_COLUMNS = 3
+
+
+def read_run(argument: str) -> Run:
+    """A run from LABEL=FILE[,FILE...] or FILE[,FILE...]; without a label, the name of the folder the file is in.
+
+    Raises:
+        LogError: a file that cannot be read as a log.
+    """
+    label, separator, files = argument.partition("=")
+    paths = [Path(part) for part in (files if separator else argument).split(",")]
+    return Run(label if separator else paths[0].resolve().parent.name, learning_curves.read_curves(paths))
+
+
+def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str = "") -> None:
+    """Write one panel per metric to an image file; its suffix decides the format."""
+    from matplotlib.figure import Figure
+
+    columns = min(len(metrics), _MOST_COLUMNS)
+    rows = -(-len(metrics) // columns)
+    figure = Figure(figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows), layout="constrained")
+    labels = list(dict.fromkeys(run.label for run in runs))
+    for position, metric in enumerate(metrics, 1):
+        axes = figure.add_subplot(rows, columns, position)
+        for label, seeds in learning_curves.by_label(runs, metric).items():
+            colour = f"C{labels.index(label) % 10}"
+            for curve in seeds if len(seeds) > 1 else []:
+                axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.8, alpha=0.35)
+            mean = learning_curves.mean_curve(seeds)
+            name = f"{label} (mean of {len(seeds)})" if len(seeds) > 1 else label
+            marker = "o" if len(mean) < 40 else None
+            axes.plot(
+                list(mean), list(mean.values()), color=colour, linewidth=2, marker=marker, markersize=3, label=name
+            )
+        axes.set(xlabel="training step", title=metric)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    if title:
+        figure.suptitle(title)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)
+
+
+def write_report(
+    runs: Sequence[Run],
+    output: Path,
+    markdown: Path | None = None,
+    metrics: Sequence[str] | None = None,
+    title: str = "",
+) -> str:
+    """Draw the curves, write the table if asked, and return it.
+
+    Args:
+        metrics: which to show; the training reward and the main validation metrics when None.
+
+    Raises:
+        LogError: no run has one of the metrics.
+    """
+    chosen = list(metrics) if metrics else learning_curves.default_metrics(runs)
+    known = sorted({metric for run in runs for metric in run.curves})
+    missing = [metric for metric in chosen if metric not in known]
+    if missing or not chosen:
+        what = (
+            f"no run has {', '.join(missing)}" if missing else "the runs have neither a reward nor a validation metric"
+        )
+        raise LogError(f"{what}; they have: {', '.join(known) or 'nothing'}")
+    draw(runs, chosen, output, title)
+    text = learning_curves.markdown(learning_curves.table(runs, chosen))
+    if markdown is not None:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(text, encoding="utf-8")
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.evaluation.report", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", metavar="[LABEL=]FILE[,FILE]", help="a run; the same label again is a seed")
+    parser.add_argument("--output", type=Path, default=Path("curve.png"), help="picture to write (default: curve.png)")
+    parser.add_argument("--markdown", type=Path, help="file to write the table to; it is printed in any case")
+    parser.add_argument("--metrics", nargs="+", help="metrics to show (default: training reward and validation)")
+    parser.add_argument("--title", default="")
+    options = parser.parse_args(arguments)
+    try:
+        runs = [read_run(argument) for argument in options.runs]
+        print(write_report(runs, options.output, options.markdown, options.metrics, options.title))
+    except LogError as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The report against verl's own file logger."""
+
+import numpy as np
+import pytest
+
+from recipes.evaluation import learning_curves, report
+from recipes.evaluation.learning_curves import LogError, Run
+
+
+def write_log(path, steps):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f'{{"step": {step}, "data": {{{data}}}}}' for step, data in steps]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def log(tmp_path):
+    return write_log(
+        tmp_path / "sppo" / "metrics.jsonl",
+        [
+            (0, '"val-core/toy/acc/mean@1": 0.25'),
+            (1, '"critic/score/mean": 0.3, "note": "text", "broken": null'),
+            (2, '"critic/score/mean": 0.5, "val-core/toy/acc/mean@1": 0.45'),
+        ],
+    )
+
+
+@pytest.mark.e2e
+def test_reads_what_verl_writes(tmp_path, monkeypatch):
+    from verl.utils.tracking import FileLogger
+
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "log.jsonl"))
+    logger = FileLogger("project", "run")
+    logger.log({"critic/score/mean": np.float64(0.25), "grad_norm": float("nan")}, step=1)
+    logger.log({"critic/score/mean": np.float32(0.5)}, step=2)
+    logger.finish()
+    assert learning_curves.read_curves([tmp_path / "log.jsonl"]) == {"critic/score/mean": {1: 0.25, 2: 0.5}}
+
+
+def test_a_line_cut_short_by_a_kill_is_dropped_and_a_foreign_one_refused(log, tmp_path):
+    with log.open("a") as stream:
+        stream.write('{"step": 3, "data": {"critic/sco')
+    assert learning_curves.read_curves([log])["critic/score/mean"] == {1: 0.3, 2: 0.5}
+    (tmp_path / "foreign.jsonl").write_text('{"loss": 1}\n{"loss": 2}\n')
+    with pytest.raises(LogError, match="line 1: expected"):
+        learning_curves.read_curves([tmp_path / "foreign.jsonl"])
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_missing_and_empty_logs_are_refused(tmp_path, content):
+    path = tmp_path / "metrics.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(LogError, match="metrics.jsonl"):
+        learning_curves.read_curves([path])
+
+
+def test_the_later_part_of_a_resumed_run_counts(log, tmp_path):
+    later = write_log(tmp_path / "later.jsonl", [(2, '"critic/score/mean": 0.6'), (3, '"critic/score/mean": 0.7')])
+    assert learning_curves.read_curves([log, later])["critic/score/mean"] == {1: 0.3, 2: 0.6, 3: 0.7}
+
+
+def test_the_table_has_first_last_and_best_over_seeds():
+    metric = "critic/score/mean"
+    runs = [
+        Run("a", {metric: {1: 0.0, 2: 0.75, 3: 0.5}}),
+        Run("a", {metric: {1: 0.5, 2: 0.25, 3: 1.0, 4: 9.0}}),
+        Run("b", {"other": {1: 1.0}}),
+    ]
+    (row,) = learning_curves.table(runs, [metric])
+    assert (row.label, row.seeds, row.first_step, row.last_step) == ("a", 2, 1, 3)
+    assert (row.first, row.last, row.best, row.best_step) == (0.25, (0.75, 0.5, 1.0), 0.75, 3)
+    assert "| a | critic/score/mean | 2 | 0.25 (1) | 0.75 [0.5, 1] (3) | +0.5 | 0.75 (3) |" in learning_curves.markdown(
+        [row]
+    )
+
+
+def test_the_command_writes_picture_and_table(log, tmp_path, capsys):
+    picture, table = tmp_path / "out" / "curve.png", tmp_path / "out" / "table.md"
+    assert report.main([f"ours={log}", str(log), "--output", str(picture), "--markdown", str(table)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "| ours | val-core/toy/acc/mean@1 | 1 | 0.25 (0) | 0.45 (2) | +0.2 | 0.45 (2) |" in table.read_text()
+    assert "| sppo | critic/score/mean |" in capsys.readouterr().out
+
+
+def test_an_unknown_metric_is_refused_with_those_there_are(log, tmp_path, capsys):
+    assert report.main([str(log), "--metrics", "actor/entropy", "--output", str(tmp_path / "c.png")]) == 2
+    assert "no run has actor/entropy; they have: critic/score/mean, val-core" in capsys.readouterr().err
+    assert not (tmp_path / "c.png").exists()
