@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from datasets import Dataset, load_dataset
+from datasets.exceptions import DatasetsError
 from verl.utils.reward_score.math_reward import last_boxed_only_string, remove_boxed
 
 DATASET = "DigitalLearningGmbH/MATH-lighteval"
@@ -49,7 +50,9 @@ def prepare(source: str, output_dir: Path) -> dict[str, int]:
         problems = load_dataset(source, split=split)
         missing = [column for column in COLUMNS if column not in problems.column_names]
         if missing:
-            raise ValueError(f"{source} split {split} has no column {', '.join(missing)}; found {problems.column_names}")
+            raise ValueError(
+                f"{source} split {split} has no column {', '.join(missing)}; found {problems.column_names}"
+            )
         rows = [
             verl_row(row["problem"], row["solution"], data_source=DATASET, split=split, index=index)
             for index, row in enumerate(problems)
@@ -69,7 +72,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         counts = prepare(options.source, options.output_dir)
-    except ValueError as error:
+    except (ValueError, OSError, DatasetsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for split, count in counts.items():
