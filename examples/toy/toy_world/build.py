@@ -1,0 +1,153 @@
+"""Build a toy world folder: model/, train.parquet, test.parquet and world.json, whole or not at all."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from toy_world.formats import FORMATS, Example, Split, load_format
+from toy_world.model import SHAPES, new_model
+from toy_world.tokenizer import train_tokenizer
+from toy_world.warm_up import WarmUpError, greedy_accuracy, warm_up
+
+RECORD = "world.json"
+VOCABULARY = 512
+
+
+class ToyWorldError(RuntimeError):
+    """The toy world could not be made."""
+
+
+def build(
+    out: Path,
+    *,
+    format_name: str = "arithmetic",
+    seed: int = 0,
+    shapes: tuple[str, ...] = ("base",),
+    force: bool = False,
+) -> dict:
+    """Make the world in ``out`` unless the same one stands there; return the content of its world.json.
+
+    Two builds with the same sources, libraries, arguments and machine write the same weights.
+
+    Raises:
+        ToyWorldError: unknown shape, ``out`` holds something else, or a warm-up missed its accuracy band.
+    """
+    if unknown := [name for name in shapes if name not in SHAPES]:
+        raise ToyWorldError(f"unknown shape {', '.join(unknown)}; there are: {', '.join(SHAPES)}")
+    key = content_key(format_name, seed, shapes)
+    if not force and (standing := _standing(out, key)) is not None:
+        return standing
+    if out.exists() and any(out.iterdir()) and not (out / RECORD).is_file():
+        raise ToyWorldError(f"{out} holds files that are no toy world; choose another --out or empty it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        world = _build_into(partial, load_format(format_name), seed, shapes)
+        world = {"key": key, "format": format_name, "seed": seed} | world
+        (partial / RECORD).write_text(json.dumps(world, indent=2) + "\n", encoding="utf-8")
+        partial.chmod(0o755)
+        if out.exists():
+            shutil.rmtree(out)
+        partial.rename(out)
+    except WarmUpError as error:
+        raise ToyWorldError(str(error)) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return world
+
+
+def content_key(format_name: str, seed: int, shapes: tuple[str, ...]) -> str:
+    """Digest of everything a world depends on: its sources, the libraries that train it, and the arguments."""
+    here = Path(__file__).parent
+    format_path = here.joinpath(*FORMATS[format_name].split(".")[1:]).with_suffix(".py")
+    sources = [*sorted(here.glob("*.py")), format_path]
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    digest.update(json.dumps([libraries, format_name, seed, shapes]).encode())
+    return digest.hexdigest()
+
+
+def _standing(out: Path, key: str) -> dict | None:
+    try:
+        world = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return None
+    return world if world.get("key") == key else None
+
+
+def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[str, ...]) -> dict:
+    split = toy_format.split(seed)
+    for name, examples in (("train", split.train), ("test", split.test)):
+        _write_rows(folder / f"{name}.parquet", toy_format, name, examples)
+    tokenizer = train_tokenizer(_texts(split), VOCABULARY)
+    models = {}
+    for position, shape in enumerate(shapes):
+        target = folder / ("model" if position == 0 else f"model_{shape}")
+        models[shape] = _warmed_up_model(target, toy_format, split, tokenizer, shape, seed)
+    return {"train": len(split.train), "test": len(split.test), "vocabulary": len(tokenizer), "models": models}
+
+
+def _warmed_up_model(
+    target: Path, toy_format: ModuleType, split: Split, tokenizer: PreTrainedTokenizerBase, shape: str, seed: int
+) -> dict:
+    started = time.monotonic()
+    threads = torch.get_num_threads()
+    # One thread: sums do not depend on the number of cores, and contended cores do not wait for each other.
+    torch.set_num_threads(1)
+    try:
+        model = new_model(SHAPES[shape], tokenizer, seed)
+        updates, accuracy = warm_up(
+            model,
+            tokenizer,
+            split.train,
+            lambda: greedy_accuracy(model, tokenizer, split.test, toy_format.grade, toy_format.MAX_RESPONSE_TOKENS),
+            toy_format.BAND,
+            seed,
+            lambda update, accuracy: print(
+                f"warm-up {shape}: {update} updates, greedy accuracy {accuracy.graded:.1%}, "
+                f"finished {accuracy.finished:.1%}, {time.monotonic() - started:.0f} s",
+                flush=True,
+            ),
+        )
+    finally:
+        torch.set_num_threads(threads)
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    return {
+        "accuracy": accuracy.graded,
+        "finished": accuracy.finished,
+        "updates": updates,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def _texts(split: Split) -> list[str]:
+    texts = ["system\n", "user\n", "assistant\n"]
+    for example in split.train:
+        texts += [message["content"] for message in example.prompt]
+        texts.append(example.response)
+    return texts
+
+
+def _write_rows(path: Path, toy_format: ModuleType, split_name: str, examples: list[Example]) -> None:
+    pd.DataFrame(
+        {
+            "data_source": toy_format.DATA_SOURCE,
+            "prompt": example.prompt,
+            "ability": toy_format.ABILITY,
+            "reward_model": {"style": "rule", "ground_truth": example.ground_truth},
+            "extra_info": {"split": split_name, "index": index, **example.extra_info},
+        }
+        for index, example in enumerate(examples)
+    ).to_parquet(path)

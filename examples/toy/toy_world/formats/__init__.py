@@ -1,0 +1,40 @@
+"""The formats a toy world can be made in, by name; a new one is a module here and a line in FORMATS."""
+
+import importlib
+from dataclasses import dataclass, field
+from types import ModuleType
+
+FORMATS = {"arithmetic": "toy_world.formats.arithmetic"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One problem: chat messages, the worked response a warm-up imitates, and the answer the reward knows."""
+
+    prompt: list[dict[str, str]]
+    response: str
+    ground_truth: str
+    extra_info: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and held-out examples that share no problem."""
+
+    train: list[Example]
+    test: list[Example]
+
+
+def load_format(name: str) -> ModuleType:
+    """Return the module of a format.
+
+    It defines ``DATA_SOURCE`` and ``ABILITY`` (columns of the data files), ``BAND`` (lowest and highest greedy accuracy
+    the warm-up may end with), ``MAX_RESPONSE_TOKENS``, ``split(seed) -> Split`` and
+    ``grade(response, ground_truth) -> bool``.
+
+    Raises:
+        ValueError: no format of that name.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"unknown toy format {name!r}; there are: {', '.join(sorted(FORMATS))}")
+    return importlib.import_module(FORMATS[name])

@@ -1,0 +1,138 @@
+"""Short supervised warm-up that ends inside a band of greedy held-out accuracy, so that RL has room and signal."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from toy_world.formats import Example
+
+BATCH_SIZE = 32
+LEARNING_RATE = 5e-3
+RAMP_UPDATES = 30
+UPDATES_BETWEEN_CHECKS = 20
+MAX_UPDATES = 1500
+
+
+class WarmUpError(RuntimeError):
+    """The warm-up missed its band."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Share of problems answered as the grader wants, and share of responses that ended by themselves."""
+
+    graded: float
+    finished: float
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of one example's prompt and of its response, end token included."""
+
+    prompt: list[int]
+    response: list[int]
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, examples: Iterable[Example]) -> list[Tokens]:
+    """Tokenize prompts through the chat template and responses as the assistant's turn."""
+    return [
+        Tokens(
+            prompt=tokenizer.apply_chat_template(example.prompt, add_generation_prompt=True)["input_ids"],
+            response=[*tokenizer(example.response)["input_ids"], tokenizer.eos_token_id],
+        )
+        for example in examples
+    ]
+
+
+@torch.no_grad()
+def respond(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]], max_new_tokens: int
+) -> tuple[list[str], list[bool]]:
+    """Decode all prompts greedily in one batch; the responses, and whether each reached its end token."""
+    input_ids, attention_mask = _left_padded(prompts, tokenizer.pad_token_id)
+    model.eval()
+    output = model.generate(
+        input_ids=input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False
+    )[:, input_ids.shape[1] :].tolist()
+    model.train()
+    finished = [tokenizer.eos_token_id in tokens for tokens in output]
+    return tokenizer.batch_decode(output, skip_special_tokens=True), finished
+
+
+def greedy_accuracy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    grade: Callable[[str, str], bool],
+    max_new_tokens: int,
+) -> Accuracy:
+    """Grade the greedy responses to ``examples``."""
+    prompts = [tokens.prompt for tokens in encode(tokenizer, examples)]
+    responses, finished = respond(model, tokenizer, prompts, max_new_tokens)
+    correct = [grade(response, example.ground_truth) for response, example in zip(responses, examples, strict=True)]
+    return Accuracy(graded=sum(correct) / len(examples), finished=sum(finished) / len(examples))
+
+
+def warm_up(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    train: Sequence[Example],
+    measure: Callable[[], Accuracy],
+    band: tuple[float, float],
+    seed: int,
+    on_check: Callable[[int, Accuracy], None],
+) -> tuple[int, Accuracy]:
+    """Imitate the worked responses until ``measure`` first reaches the band; the number of updates and the accuracy.
+
+    Raises:
+        WarmUpError: accuracy jumped over the band, stayed under it for MAX_UPDATES, or responses do not end.
+    """
+    tokens = encode(tokenizer, train)
+    rng = random.Random(f"warm-up {seed}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, betas=(0.9, 0.98))
+    lowest, highest = band
+    model.train()
+    for update in range(1, MAX_UPDATES + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, update / RAMP_UPDATES)
+        optimizer.zero_grad()
+        _loss(model, rng.sample(tokens, BATCH_SIZE), tokenizer.pad_token_id).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if update % UPDATES_BETWEEN_CHECKS:
+            continue
+        accuracy = measure()
+        on_check(update, accuracy)
+        if accuracy.graded < lowest:
+            continue
+        if accuracy.graded > highest or accuracy.finished < 0.95:
+            raise WarmUpError(
+                f"after {update} updates the model answers {accuracy.graded:.1%} and ends {accuracy.finished:.1%} of "
+                f"its responses; expected {lowest:.0%} to {highest:.0%} and at least 95 %. Try another --seed."
+            )
+        return update, accuracy
+    raise WarmUpError(
+        f"after {MAX_UPDATES} updates the model still answers fewer than {lowest:.0%}. Try another --seed."
+    )
+
+
+def _loss(model: PreTrainedModel, batch: Sequence[Tokens], pad_token_id: int) -> torch.Tensor:
+    """Mean cross-entropy over the response tokens, in nats."""
+    input_ids, attention_mask = _left_padded([one.prompt + one.response for one in batch], pad_token_id)
+    longest = max(len(one.response) for one in batch)
+    labels = torch.full((len(batch), longest), -100)
+    for row, one in enumerate(batch):
+        labels[row, longest - len(one.response) :] = torch.tensor(one.response)
+    logits = model(input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=longest + 1).logits[:, :-1]
+    return cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def _left_padded(rows: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(len(row) for row in rows)
+    input_ids = torch.tensor([[pad_token_id] * (longest - len(row)) + row for row in rows])
+    attention_mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    return input_ids, attention_mask
