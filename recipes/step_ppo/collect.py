@@ -30,22 +30,23 @@ def trajectory_record(
     Returns:
         A Skip when one response cannot be judged by no fault of its own; a partial group would bias pairs and values.
     """
-    kept: list[dict] = []
+    texts: dict[int, str] = {}
     dropped: Counter[str] = Counter()
-    seen: set[str] = set()
     for sample, raw in enumerate(responses):
         text = cleaned(question, raw, rules=rules, min_lines=min_lines)
         if text is None:
             dropped["malformed"] += 1
-            continue
-        if text in seen and not keep_duplicates:
+        elif not keep_duplicates and text in texts.values():
             dropped["duplicate"] += 1
-            continue
-        seen.add(text)
-        result = judge(question, text)
-        if isinstance(result, Skip):
-            return result
-        kept.append({"sample": sample, "text": text, "correct": correct(result), "reason": result.reason})
+        else:
+            texts[sample] = text
+    results = judge(question, list(texts.values()))
+    if skip := next((result for result in results if isinstance(result, Skip)), None):
+        return skip
+    kept = [
+        {"sample": sample, "text": text, "correct": correct(result), "reason": result.reason}
+        for (sample, text), result in zip(texts.items(), results, strict=True)
+    ]
     return {"key": question.id, "id": question.id, "responses": kept, "dropped": dict(dropped)}
 
 

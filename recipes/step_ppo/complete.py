@@ -30,7 +30,8 @@ def value_record(
     keep_completions: bool = False,
 ) -> Record | Skip:
     """The record of one state: hits, or None with the reason why the state is left out."""
-    results = {text: judge(question, text) for text in set(completions) if text}
+    texts = list(dict.fromkeys(filter(None, completions)))
+    results = dict(zip(texts, judge(question, texts), strict=True))
     if skip := next((result for result in results.values() if isinstance(result, Skip)), None):
         return skip
     found = state_value(

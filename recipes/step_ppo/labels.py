@@ -7,11 +7,12 @@ Source: LPR code, data/general.py, readers of "attempts" (V1 and V2).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from recipes.step_ppo.react import MIN_CONTENT, step_kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def binary_label(value: int) -> int:
     return int(value > 0)
 
 
-def class_probability(probabilities: Tensor, classes: Sequence[int] = (2, 3)) -> Tensor:
+def class_probability(probabilities: "Tensor", classes: Sequence[int] = (2, 3)) -> "Tensor":
     """Probability that the value lies in `classes`.
 
     Args:
@@ -86,4 +87,4 @@ def class_probability(probabilities: Tensor, classes: Sequence[int] = (2, 3)) ->
     classes = list(classes)
     if not classes or len(set(classes)) < len(classes) or not all(0 <= c < probabilities.shape[-1] for c in classes):
         raise ValueError(f"classes {classes} must be distinct values in 0..{probabilities.shape[-1] - 1}")
-    return torch.as_tensor(probabilities)[..., classes].sum(dim=-1)
+    return probabilities[..., classes].sum(-1)

@@ -1,24 +1,21 @@
-"""Whether a response gives the right answer: one function for labels, pairs, rewards and evaluation."""
+"""Whether responses give the right answer: one function for labels, pairs and trajectories."""
+
+from collections.abc import Sequence
 
 from recipes.step_ppo.data import Question
-from reward_fns.result import Result, Score, Skip, normalise
+from reward_fns import math, multiple_choice
+from reward_fns.result import Score, Skip
 
 
-def judge(question: Question, response: str) -> Result:
-    """A Score of 1 or 0 with its reason, or a Skip when the gold answer or the checker is at fault.
+def judge(question: Question, responses: Sequence[str]) -> list[Score | Skip]:
+    """A Score of 1 or 0 with its reason for each response, or a Skip when the gold answer or the checker is at fault.
 
-    Multiple choice: exactly one capital letter A-D behind the first `Finish`, equal to the gold one. Maths: the
-    final box, checked for equivalence.
+    Multiple choice: exactly one capital letter A-D behind the first `Finish`, equal to the gold one, as in the LPR code.
+    Maths: the final box, checked for equivalence.
     """
-    if not question.gold:
-        return Skip("no_gold_answer")
     if question.style == "react":
-        from reward_fns import multiple_choice
-
-        return normalise(multiple_choice.compute_score(question.data_source, response, question.gold))
-    from reward_fns import math
-
-    return normalise(math.compute_score(question.data_source, response, question.gold))
+        return [multiple_choice.score(text, question.gold, style="finish", letters="ABCD") for text in responses]
+    return math.score_batch(responses, [question.gold] * len(responses))
 
 
 def correct(result: Score) -> bool:
