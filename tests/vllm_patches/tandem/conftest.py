@@ -30,7 +30,10 @@ class Written:
 
 
 class Reference:
-    """Tandem decoding without a cache: the writing model reads the whole text at every token, greedily."""
+    """Tandem decoding without a cache: the writing model reads the whole text at every token, greedily.
+
+    ``models[author]`` are the plain transformers models, ``boundaries`` the boundary sets.
+    """
 
     def __init__(self, senior_path: Path, junior_path: Path):
         from transformers import AutoTokenizer, Qwen3ForCausalLM
@@ -43,16 +46,28 @@ class Reference:
         }
         self.boundaries = boundary_sets(AutoTokenizer.from_pretrained(senior_path), ("word", "sentence"))
 
-    def params(self, job: Job):
+    def params_of(self, tandem: dict, prompt: list[int], sampling_seed: int | None = None):
         from vllm_patches.tandem.config import TandemConfig, request_settings
 
-        return request_settings(TandemConfig("unused"), job.tandem, job.prompt).params
+        return request_settings(TandemConfig("unused"), tandem, prompt, sampling_seed).params
+
+    def mask_of(self, token_ids, tandem: dict, prompt: list[int], sampling_seed: int | None = None) -> list[int]:
+        from vllm_patches.tandem.schedule import authorship
+
+        params = self.params_of(tandem, prompt, sampling_seed)
+        return authorship(token_ids, params, self.boundaries.of(params.strategy.boundary))
+
+    @torch.inference_mode()
+    def log_probs(self, author: int, token_ids: list[int]) -> torch.Tensor:
+        """(T - 1,) log-probability of each token after the first, by one model at temperature 1."""
+        logits = self.models[author](torch.tensor([token_ids])).logits[0, :-1]
+        return torch.log_softmax(logits, -1).gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0]
 
     @torch.inference_mode()
     def write(self, job: Job) -> Written:
         from vllm_patches.tandem.schedule import AuthorSchedule
 
-        params = self.params(job)
+        params = self.params_of(job.tandem, job.prompt)
         schedule = AuthorSchedule(params, self.boundaries.of(params.strategy.boundary))
         text, mask = list(job.prompt), []
         for _ in range(job.num_tokens):
@@ -104,6 +119,7 @@ def save_model(folder: Path, seed: int, hidden: int, layers: int, kv_heads: int,
 def models(tmp_path_factory) -> dict[str, Path]:
     """``senior``; ``junior`` of another shape; ``sibling`` of the senior's shape with other weights; ``stranger`` with
     another vocabulary."""
+    torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("models")
     paths = {
         "senior": save_model(root / "senior", 0, 128, 3, 2, 0.35),
@@ -118,6 +134,11 @@ def models(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def reference(models) -> Reference:
     return Reference(models["senior"], models["junior"])
+
+
+@pytest.fixture(scope="session")
+def reference_with_sibling(models) -> Reference:
+    return Reference(models["senior"], models["sibling"])
 
 
 @pytest.fixture(scope="session")
@@ -190,6 +211,11 @@ class Engine:
         prompts = [{"prompt_token_ids": job.prompt} for job in jobs]
         self.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         return [Written(list(o.outputs[0].token_ids), o.outputs[0].authorship_mask) for o in self.outputs]
+
+    @property
+    def runner(self):
+        """The model runner itself; the engine lives in this process."""
+        return self.llm.llm_engine.model_executor.driver_worker.worker.model_runner
 
     def stats(self) -> dict:
         return self.llm.collective_rpc("tandem_stats")[0]

@@ -1,8 +1,17 @@
-"""The engine writes what the reference writes, token for token and author for author."""
+"""One engine per mode, many requests: it writes what the reference writes, token for token and author for author."""
+
+import copy
+import dataclasses
 
 import pytest
+import torch
 
 pytest.importorskip("vllm")
+
+from vllm import SamplingParams  # noqa: E402
+from vllm.exceptions import VLLMValidationError  # noqa: E402
+
+from vllm_patches.tandem.frontend import AUTHORSHIP_KEY  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=["lock_step", "lazy"])
@@ -10,8 +19,200 @@ def engine(request, models, open_engine):
     return open_engine(models["senior"], dict(junior_model=str(models["junior"]), mode=request.param))
 
 
-def test_cold_and_warm_cache_with_chunked_prompts(engine, jobs, expected):
+@pytest.fixture(scope="module")
+def second_turns(jobs, expected):
+    """Prompt, response and five more tokens of each of eight requests, as the prompts of a second turn."""
+    turns = []
+    for i, (job, written) in enumerate(zip(jobs[:8], expected, strict=False)):
+        tandem = dict(selection_strategy="word", request=500 + i, max_gap_tokens=11)
+        turns.append(dataclasses.replace(job, prompt=job.prompt + written.token_ids + [9, 3, 30, 4, 5], tandem=tandem))
+        turns[-1].num_tokens = 40
+    return turns
+
+
+@pytest.fixture(scope="module")
+def expected_second(reference, second_turns):
+    return [reference.write(turn) for turn in second_turns]
+
+
+def test_cold_and_warm_cache_with_prompts_in_chunks(engine, jobs, expected):
+    engine.llm.reset_prefix_cache()
     assert engine.run(jobs) == expected
+    switches = sum(a != b for written in expected for a, b in zip(written.mask, written.mask[1:], strict=False))
+    assert switches > 100
     engine.stats()
     assert engine.run(jobs) == expected
     assert engine.stats()["cached_tokens"] > 500
+
+
+def test_a_second_turn_reads_the_blocks_the_first_turn_wrote(engine, jobs, expected, second_turns, expected_second):
+    engine.llm.reset_prefix_cache()
+    engine.run(jobs)
+    engine.stats()
+    assert engine.run(second_turns) == expected_second
+    assert engine.stats()["cached_tokens"] > sum(len(job.prompt) for job in jobs[:8])
+
+
+def test_without_the_flush_at_block_ends_the_second_turn_goes_wrong(engine, jobs, second_turns, expected_second):
+    """The negative control: invariant I3 dropped, and this suite must see it."""
+    runner = engine.runner
+    if runner.tandem_mode != "lazy":
+        pytest.skip("only the lazy mode has blocks to flush")
+    block_size, config = runner._cache_block_size, runner.tandem_config
+    runner._cache_block_size, runner.tandem_config = 1 << 30, dataclasses.replace(config, max_lag_tokens=1 << 30)
+    try:
+        engine.llm.reset_prefix_cache()
+        engine.run(jobs)
+        assert engine.run(second_turns) != expected_second
+    finally:
+        runner._cache_block_size, runner.tandem_config = block_size, config
+        engine.llm.reset_prefix_cache()
+
+
+def test_lazy_runs_one_model_where_one_writes(engine, jobs):
+    engine.stats()
+    engine.run(jobs[1:2])
+    stats = engine.stats()
+    if engine.runner.tandem_mode == "lazy":
+        assert sum(stats["forwards"]) < 1.4 * stats["steps"]
+    else:
+        assert stats["forwards"] == [stats["steps"], stats["steps"]]
+
+
+@pytest.mark.parametrize(("p", "author"), [(1.0, 1), (0.0, 0)])
+def test_a_certain_author_writes_alone(engine, jobs, reference, p, author):
+    jobs = [
+        dataclasses.replace(job, tandem=job.tandem | dict(selection_strategy="word", prob_senior=p)) for job in jobs[:6]
+    ]
+    alone = [dataclasses.replace(job, tandem=dict(selection_strategy=("junior", "senior")[author])) for job in jobs]
+    written = engine.run(jobs)
+    assert all(set(one.mask) == {author} for one in written)
+    assert written == [reference.write(job) for job in alone]
+
+
+def test_responses_of_one_request_sample_and_draw_their_own(engine, jobs, reference):
+    """n = 3, seeded, at temperature 1: masks can be recomputed, log-probs are the writer's, prompt's the senior's."""
+    params = [
+        SamplingParams(
+            temperature=1.0, seed=70 + i, n=3, max_tokens=40, ignore_eos=True, logprobs=0, prompt_logprobs=0,
+            extra_args={"tandem": dict(request=i)},
+        )
+        for i in range(4)
+    ]  # fmt: skip
+    prompts = [job.prompt for job in jobs[:4]]
+    engine.llm.reset_prefix_cache()
+    outputs = engine.llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    for i, output in enumerate(outputs):
+        assert len({tuple(c.token_ids) for c in output.outputs}) == 3
+        assert len({tuple(c.authorship_mask) for c in output.outputs}) == 3
+        prompt_log_probs = [next(iter(at.values())).logprob for at in output.prompt_logprobs[1:]]
+        senior = reference.log_probs(1, prompts[i])
+        torch.testing.assert_close(torch.tensor(prompt_log_probs), senior, atol=1e-3, rtol=1e-3)
+        for c in output.outputs:
+            ids, mask = list(c.token_ids), c.authorship_mask
+            assert mask == reference.mask_of(ids, dict(request=i), prompts[i], 70 + i + c.index)
+            by_author = [reference.log_probs(author, prompts[i] + ids)[len(prompts[i]) - 1 :] for author in (0, 1)]
+            writers = torch.tensor([by_author[author][k] for k, author in enumerate(mask)])
+            returned = torch.tensor([at[token].logprob for at, token in zip(c.logprobs, ids, strict=True)])
+            torch.testing.assert_close(returned, writers, atol=1e-3, rtol=1e-3)
+
+
+def test_a_seeded_request_with_a_prompt_in_chunks_writes_the_same_alone_and_in_company(engine, jobs):
+    long_prompt = [job for job in jobs if len(job.prompt) > 100][0]
+    sampling = dict(temperature=1.0, top_p=0.9, seed=5)
+    engine.llm.reset_prefix_cache()
+    alone = engine.run([long_prompt], **sampling)[0]
+    engine.llm.reset_prefix_cache()
+    assert engine.run([*jobs[:9], long_prompt], **sampling)[-1] == alone
+
+
+def test_a_cut_response_resumes_where_it_was(engine, jobs, expected):
+    kept = [13 + i % 9 for i in range(len(jobs))]
+    rest = [
+        dataclasses.replace(
+            job,
+            prompt=job.prompt + written.token_ids[:k],
+            num_tokens=job.num_tokens - k,
+            tandem=job.tandem | dict(resume_len=k),
+        )
+        for job, written, k in zip(jobs, expected, kept, strict=True)
+    ]
+    for k, whole, resumed in zip(kept, expected, engine.run(rest), strict=True):
+        assert whole.token_ids[k:] == resumed.token_ids
+        assert whole.mask[k:] == resumed.mask
+
+
+def test_a_stop_token_ends_the_response_whoever_writes_it(engine, jobs, expected):
+    stops = [written.token_ids[20] for written in expected[:6]]
+    for job, written, stop in zip(jobs, expected, stops, strict=False):
+        end = written.token_ids.index(stop) + 1
+        stopped = engine.run([job], stop_token_ids=[stop])[0]
+        assert (stopped.token_ids, stopped.mask) == (written.token_ids[:end], written.mask[:end])
+
+
+def test_the_mask_also_rides_on_the_transfer_parameters(engine, jobs, expected):
+    engine.run(jobs[:4])
+    assert [output.kv_transfer_params[AUTHORSHIP_KEY] for output in engine.outputs] == [w.mask for w in expected[:4]]
+
+
+def test_aborted_requests_leave_no_trace_and_return_their_masks(engine, jobs, expected):
+    core = engine.llm.llm_engine
+    for i, job in enumerate(jobs[:6]):
+        params = SamplingParams(
+            temperature=0, max_tokens=job.num_tokens, ignore_eos=True, extra_args={"tandem": job.tandem}
+        )
+        core.add_request(f"abort-{i}", {"prompt_token_ids": job.prompt}, params)
+    done = []
+    for _ in range(20):
+        done += core.step()
+    core.abort_request(["abort-1", "abort-4"])
+    while core.has_unfinished_requests():
+        done += core.step()
+    finished = {int(output.request_id.split("-")[1]): output.outputs[0] for output in done if output.finished}
+    assert sorted(finished) == [0, 2, 3, 5]
+    for i, output in finished.items():
+        assert (list(output.token_ids), output.authorship_mask) == (expected[i].token_ids, expected[i].mask)
+    engine.run(jobs[:1])
+    assert len(engine.runner._states) <= 1
+
+
+def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expected):
+    for faulty, says in (
+        (dict(selection_strategy="worte"), "selection_strategy is 'worte'"),
+        (dict(prob_senior=1.5), "prob_senior is 1.5"),
+        (dict(p=0.5), "unknown key.* p; expected any of"),
+        (dict(resume_len=-1), "resume_len"),
+    ):
+        with pytest.raises(VLLMValidationError, match=says):
+            engine.run([dataclasses.replace(jobs[0], tandem=faulty)])
+    with pytest.raises(VLLMValidationError, match="n is 2 without a seed"):
+        engine.run(jobs[:1], temperature=1.0, n=2)
+    # only the engine knows the prompt's length
+    too_long = dataclasses.replace(jobs[0], tandem=dict(resume_len=len(jobs[0].prompt) + 1))
+    written = engine.run([too_long, jobs[1]])
+    assert engine.outputs[0].outputs[0].finish_reason == "error"
+    assert written[0].mask is None
+    assert written[1] == expected[1]
+
+
+def test_new_senior_weights_by_plain_names_and_the_junior_untouched(engine, jobs, reference):
+    runner = engine.runner
+    junior_before = {name: tensor.clone() for name, tensor in runner.junior.state_dict().items()}
+    original = {name: tensor.clone() for name, tensor in reference.models[1].state_dict().items()}
+    trained = copy.copy(reference)
+    trained.models = dict(reference.models) | {1: copy.deepcopy(reference.models[1])}
+    noise = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in trained.models[1].parameters():
+            p.add_(0.1 * p.std() * torch.randn(p.shape, generator=noise))
+    try:
+        runner.reload_weights(weights_iterator=iter(trained.models[1].state_dict().items()))
+        engine.llm.reset_prefix_cache()
+        expected = [trained.write(job) for job in jobs[:6]]
+        assert expected != [reference.write(job) for job in jobs[:6]]
+        assert engine.run(jobs[:6]) == expected
+        for name, tensor in runner.junior.state_dict().items():
+            assert torch.equal(tensor, junior_before[name])
+    finally:
+        runner.reload_weights(weights_iterator=iter(original.items()))
+        engine.llm.reset_prefix_cache()
