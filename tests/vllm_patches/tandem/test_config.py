@@ -1,0 +1,120 @@
+"""Faulty settings are refused with a sentence before anything starts."""
+
+import json
+import pickle
+
+import pytest
+
+from vllm_patches.tandem.boundaries import VocabularyMismatchError
+from vllm_patches.tandem.config import (
+    CONFIG_KEY,
+    TandemConfig,
+    check_models,
+    check_request,
+    engine_arguments,
+    request_settings,
+)
+from vllm_patches.tandem.schedule import ScheduleParams, request_key
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "names no junior_model"),
+        ([("junior_model", "j")], "expected a mapping"),
+        (dict(junior_model=""), "junior_model is ''"),
+        (dict(junior_model=3), "junior_model is 3"),
+        (
+            dict(junior_model="j", frozen_model="k"),
+            "unknown tandem setting frozen_model; expected any of.*junior_model",
+        ),
+        (dict(junior_model="j", mode="eager"), "mode is 'eager'; expected one of auto, lazy, lock_step"),
+        (dict(junior_model="j", selection_strategy="worte"), "selection_strategy is 'worte'"),
+        (dict(junior_model="j", prob_senior=1.2), "prob_senior is 1.2"),
+        (dict(junior_model="j", prob_senior=-1), "prob_senior is -1"),
+        (dict(junior_model="j", max_gap_tokens=0), "max_gap_tokens is 0"),
+        (dict(junior_model="j", chunk_size=-2), "chunk_size is -2"),
+        (dict(junior_model="j", max_lag_tokens=0), "max_lag_tokens is 0"),
+        (dict(junior_model="j", junior_device="cuda:1"), "junior_device is 'cuda:1'"),
+        (dict(junior_model="j", word_align="before", mode="lazy"), "lock_step"),
+    ],
+)
+def test_faulty_engine_settings(settings, says):
+    with pytest.raises(ValueError, match=says):
+        engine_arguments(settings)
+
+
+def test_engine_arguments_are_plain_data_that_survives_a_command_line():
+    settings = dict(junior_model="j", prob_senior=0.25, boundary_token_ids=[3, 4])
+    arguments = engine_arguments(settings)
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert arguments["additional_config"] == {CONFIG_KEY: settings}
+    assert arguments["async_scheduling"] is False
+    assert TandemConfig.from_mapping(arguments["additional_config"][CONFIG_KEY]).prob_senior == 0.25
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ([], "expected a mapping"),
+        (dict(p=0.5), r"unknown key in extra_args\['tandem'\] p; expected any of selection_strategy"),
+        (dict(prob_senior=2), "prob_senior is 2"),
+        (dict(resume_len=1.0), "resume_len is 1.0"),
+        (dict(resume_len=True), "resume_len is True"),
+        (dict(request="a"), "request is 'a'"),
+    ],
+)
+def test_faulty_request_settings(extra, says):
+    with pytest.raises(ValueError, match=says):
+        check_request(extra)
+
+
+def test_a_request_inherits_what_it_does_not_set():
+    config = TandemConfig("j", prob_senior=0.25, max_gap_tokens=9, seed=4)
+    settings = request_settings(config, dict(request=7, prob_senior=0.75), [1, 2, 3])
+    assert settings.params == ScheduleParams("word", 0.75, 9, seed=4, request=7)
+    assert request_settings(config, dict(request=7), [1], sampling_seed=3).params.request == request_key(7, 3)
+
+
+def test_without_a_name_of_its_own_a_request_is_known_by_its_prompt():
+    config = TandemConfig("j")
+    one = request_settings(config, None, [1, 2, 3]).params.request
+    assert one == request_settings(config, {}, (1, 2, 3)).params.request
+    assert one != request_settings(config, None, [1, 2, 4]).params.request
+    assert one != request_settings(config, None, [1, 2, 3], sampling_seed=0).params.request
+    assert one == request_settings(config, dict(resume_len=2), [1, 2, 3, 8, 9]).params.request
+    with pytest.raises(ValueError, match="resume_len is 4, more than the 3 tokens"):
+        request_settings(config, dict(resume_len=4), [1, 2, 3])
+
+
+def test_solo_validation_works_under_every_engine_default():
+    config = TandemConfig("j", mode="lock_step", word_align="before")
+    assert request_settings(config, dict(selection_strategy="senior"), [1]).params.word_align == "after"
+
+
+def test_both_models_are_read_before_the_engine_starts(models, tmp_path):
+    senior, junior = str(models["senior"]), str(models["junior"])
+    sets = check_models(TandemConfig(junior), senior)
+    assert 3 in sets.word and 7 in sets.sentence and 1 not in sets.word | sets.sentence
+    with pytest.raises(ValueError, match="no model lies there"):
+        check_models(TandemConfig(str(tmp_path / "nowhere")), senior)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="cannot be read"):
+        check_models(TandemConfig(str(tmp_path)), senior)
+    with pytest.raises(VocabularyMismatchError, match="need.* one tokenizer"):
+        check_models(TandemConfig(str(models["stranger"])), senior)
+
+
+def test_boundaries_by_hand_replace_those_of_the_configured_strategy(models):
+    senior = str(models["senior"])
+    sets = check_models(TandemConfig(senior, boundary_token_ids=[5]), senior)
+    assert sets.word == {5} and 7 in sets.sentence
+    with pytest.raises(ValueError, match="reads none"):
+        check_models(TandemConfig(senior, selection_strategy="chunk", boundary_token_ids=[5]), senior)
+    with pytest.raises(ValueError, match="between 0 and 511"):
+        check_models(TandemConfig(senior, boundary_token_ids=[512]), senior)
+
+
+def test_settings_are_picklable_values():
+    config = TandemConfig("j", prob_senior=0.25)
+    assert pickle.loads(pickle.dumps(config)) == config

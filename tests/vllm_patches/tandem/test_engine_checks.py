@@ -1,0 +1,78 @@
+"""Combinations that tandem decoding does not take are refused by name, from vLLM's own resolved configuration."""
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm.engine.arg_utils import EngineArgs  # noqa: E402
+
+import vllm_patches  # noqa: E402
+from vllm_patches.tandem.config import TandemConfig, engine_arguments  # noqa: E402
+from vllm_patches.tandem.engine_checks import TandemRefusedError, check_engine, resolve_mode  # noqa: E402
+
+
+@pytest.fixture
+def configuration(models, monkeypatch):
+    vllm_patches.register()
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+    def build(tandem=None, **options):
+        settings = dict(junior_model=str(models["junior"])) | (tandem or {})
+        defaults = dict(dtype="float32", enforce_eager=True, max_model_len=256, kv_cache_memory_bytes=1 << 26)
+        arguments = defaults | engine_arguments(settings) | options
+        return TandemConfig.from_mapping(settings), EngineArgs(
+            str(models["senior"]), **arguments
+        ).create_engine_config()
+
+    return build
+
+
+def test_a_plain_engine_passes_and_auto_is_lazy(configuration):
+    config, engine = configuration()
+    check_engine(config, engine)
+    assert resolve_mode(config, engine) == "lazy"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(speculative_config=dict(method="ngram", num_speculative_tokens=2)), "speculative decoding"),
+        (dict(pipeline_parallel_size=2), "pipeline parallelism"),
+        (dict(data_parallel_size=2), "data parallelism"),
+        (dict(enable_lora=True, tandem=dict(mode="lazy")), "LoRA in lazy mode"),
+        (dict(enable_prompt_embeds=True), "prompt embeddings"),
+        (dict(runner="pooling"), "runner type is 'pooling'"),
+    ],
+)
+def test_a_combination_is_refused_by_name(configuration, options, says):
+    config, engine = configuration(**options)
+    with pytest.raises(TandemRefusedError, match=says):
+        check_engine(config, engine)
+
+
+def test_every_fault_is_named_at_once(configuration):
+    config, engine = configuration(enable_prompt_embeds=True)
+    # vLLM's CPU platform turns it off by itself
+    engine.scheduler_config.async_scheduling = True
+    with pytest.raises(TandemRefusedError, match="async_scheduling=False.*prompt embeddings"):
+        check_engine(config, engine)
+
+
+def test_lora_makes_auto_lock_step(configuration):
+    config, engine = configuration(enable_lora=True)
+    check_engine(config, engine)
+    assert resolve_mode(config, engine) == "lock_step"
+
+
+@pytest.mark.parametrize("wish", ["0", "1", None])
+def test_the_v1_runner_is_pinned_for_tandem_and_for_nobody_else(configuration, models, monkeypatch, wish):
+    if wish is None:
+        monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    else:
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", wish)
+    _, tandem = configuration()
+    assert tandem.use_v2_model_runner is False
+    tandem.additional_config = {}
+    stock = type(tandem).use_v2_model_runner.fget.upstream.fget(tandem)
+    assert tandem.use_v2_model_runner is stock
+    assert stock is (wish == "1")
