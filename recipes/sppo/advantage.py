@@ -79,7 +79,7 @@ def sppo_target(
 
 
 def win_rates(scores: torch.Tensor, index: Index, *, kind: str = "binary", tau: float = 1.0) -> torch.Tensor:
-    """Estimated probability that a response beats one drawn from the same policy (SPPO paper, section 4.1).
+    """Estimated probability that a response beats one drawn from the same policy (SPPO paper, section 4).
 
     P_hat(y_i) = (1/K) sum_k P(y_i > y_k) over the K responses to the prompt, y_i itself among them at 1/2.
 

@@ -12,6 +12,7 @@ from recipes.sppo.options import AGGREGATIONS, SppoOptions
 
 RENAMED = {
     "actor_rollout_ref.actor.sppo_eta": "algorithm.sppo.eta",
+    "actor_rollout_ref.actor.extra.sppo_eta": "algorithm.sppo.eta",
     "algorithm.sppo_eta": "algorithm.sppo.eta",
 }
 ASYNCHRONOUS = ("colocate_async", "separate_async")

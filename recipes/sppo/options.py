@@ -30,7 +30,7 @@ class SppoOptions:
         baseline: `softmean` is (1/eta) log mean exp(eta score) (paper, section 4.3), `mean` its limit at eta 0,
             `half` the constant 1/2 (eq. 4.7).
         score: `reward` takes the sequence reward as it is, `winrate` the estimated win rate against the responses to
-            the same prompt (section 4.1).
+            the same prompt (section 4).
         preference: how two rewards become a preference when `score` is `winrate`.
         tau: temperature of the Bradley-Terry preference, in units of reward.
         pairs: train on all responses, or on the best and the worst of each prompt as the original code does.

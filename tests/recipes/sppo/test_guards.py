@@ -70,6 +70,7 @@ def composed(*overrides):
         (["+actor_rollout_ref.model.override_config.model_config.resid_pdrop=0.1"], "resid_pdrop"),
         (["actor_rollout_ref.model.lora.rank=8", "actor_rollout_ref.model.lora.dropout=0.1"], "lora.dropout"),
         ([f"+{ACTOR}.sppo_eta=1.0"], "algorithm.sppo.eta"),
+        ([f"+{ACTOR}.extra.sppo_eta=1.0"], "algorithm.sppo.eta"),
         (["+algorithm.sppo_eta=1.0"], "algorithm.sppo.eta"),
         (["+algorithm.sppo.etta=2"], "etta"),
         (["+algorithm.sppo.length_norm=true"], "length_norm"),
