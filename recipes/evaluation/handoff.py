@@ -17,8 +17,16 @@ class Part(NamedTuple):
     finished: bool
 
 
-# (author, token ids of prompt and response so far, most tokens to write, seed) -> Part
-Turn = Callable[[str, Sequence[int], int, int], Part]
+class Turn(NamedTuple):
+    """What a model is asked for: to go on from these token ids, for at most so many tokens, with this seed."""
+
+    token_ids: list[int]
+    most: int
+    seed: int
+
+
+# (author, turns) -> one Part for each turn
+Write = Callable[[str, list[Turn]], list[Part]]
 
 
 @dataclass
@@ -43,36 +51,46 @@ def shared_budget(max_tokens: int, model_length: int, prompt_tokens: int) -> int
 
 
 def alternate(
-    prompt: Sequence[int],
-    turn: Turn,
+    prompts: Sequence[Sequence[int]],
+    write: Write,
     authors: tuple[str, str],
-    budget: int,
-    seed: int,
+    budgets: Sequence[int],
+    seeds: Sequence[int],
     max_rounds: int = MAX_ROUNDS,
-) -> Handoff:
-    """Let two models write in turns until one ends the response, the budget is spent or the rounds are.
+) -> list[Handoff]:
+    """Let two models write each response in turns until one ends it, its budget is spent or the rounds are.
 
-    The seed of a turn is `seed` + tokens used so far, so that a response depends on nothing but its own seed.
+    All open responses take their turn together, as one batch. The seed of a turn is the response's seed + the tokens
+    it has so far, so that a response depends on nothing but its own seed.
 
     Args:
+        prompts: token ids of each prompt.
+        write: lets one model take a batch of turns.
         authors: names of the two models, the one that starts first.
+        budgets: most tokens of each response.
     """
-    response = Handoff()
+    responses = [Handoff() for _ in prompts]
+    open_ones = list(zip(prompts, responses, budgets, seeds, strict=True))
     for number in range(max_rounds):
-        left = budget - len(response.token_ids)
-        if left <= 0:
-            response.ended = "length"
+        for _, response, budget, _ in open_ones:
+            if len(response.token_ids) >= budget:
+                response.ended = "length"
+        open_ones = [entry for entry in open_ones if entry[1].ended == "rounds"]
+        if not open_ones:
             break
         author = authors[number % 2]
-        part = turn(author, [*prompt, *response.token_ids], left, seed + len(response.token_ids))
-        response.token_ids += part.token_ids
-        response.authors += [author] * len(part.token_ids)
-        response.text += part.text
-        response.rounds += 1
-        if part.finished or not part.token_ids:
-            response.ended = "stop"
-            break
-    return response
+        turns = [
+            Turn([*prompt, *response.token_ids], budget - len(response.token_ids), seed + len(response.token_ids))
+            for prompt, response, budget, seed in open_ones
+        ]
+        for (_, response, _, _), part in zip(open_ones, write(author, turns), strict=True):
+            response.token_ids += part.token_ids
+            response.authors += [author] * len(part.token_ids)
+            response.text += part.text
+            response.rounds += 1
+            if part.finished or not part.token_ids:
+                response.ended = "stop"
+    return responses
 
 
 def handoff_ratio(handoff: float, solo: float) -> float | None:

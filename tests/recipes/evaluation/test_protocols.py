@@ -75,35 +75,50 @@ def test_mmlu_pro_question_blocks():
     assert worked.endswith("Answer: Let's think step by step. It is x. The answer is (A).\n\n")
 
 
-def scripted(parts):
+def scripted(*responses):
+    """Two models that follow a script: one list of parts per response."""
     calls = []
+    scripts = [list(parts) for parts in responses]
 
-    def turn(author, ids, most, seed):
-        calls.append((author, list(ids), most, seed))
-        return parts.pop(0)
+    def write(author, turns):
+        calls.append((author, [tuple(turn) for turn in turns]))
+        return [scripts[position].pop(0) for position, _ in enumerate(turns)]
 
-    return turn, calls
+    return write, calls
 
 
 def test_two_models_write_in_turns_and_every_token_has_its_author():
     parts = [Part([5, 6], "a.\n\n", False), Part([7], "b.\n\n", False), Part([8, 9], "c", True)]
-    turn, calls = scripted(parts)
-    response = handoff.alternate([1, 2], turn, ("senior", "junior"), budget=10, seed=1000)
+    write, calls = scripted(parts)
+    (response,) = handoff.alternate([[1, 2]], write, ("senior", "junior"), [10], [1000])
     assert response.token_ids == [5, 6, 7, 8, 9]
     assert response.authors == ["senior", "senior", "junior", "senior", "senior"]
     assert (response.ended, response.rounds, response.text) == ("stop", 3, "a.\n\nb.\n\nc")
     assert calls == [
-        ("senior", [1, 2], 10, 1000),
-        ("junior", [1, 2, 5, 6], 8, 1002),
-        ("senior", [1, 2, 5, 6, 7], 7, 1003),
+        ("senior", [([1, 2], 10, 1000)]),
+        ("junior", [([1, 2, 5, 6], 8, 1002)]),
+        ("senior", [([1, 2, 5, 6, 7], 7, 1003)]),
     ]
 
 
 def test_a_handoff_ends_with_the_budget_the_rounds_or_an_empty_turn():
-    endless = [Part([1], "x\n\n", False) for _ in range(9)]
-    assert handoff.alternate([], scripted(list(endless))[0], ("s", "j"), 3, 0).ended == "length"
-    assert handoff.alternate([], scripted(list(endless))[0], ("s", "j"), 99, 0, max_rounds=4).ended == "rounds"
-    assert handoff.alternate([], scripted([Part([], "", False)])[0], ("s", "j"), 9, 0).ended == "stop"
+    def ended(parts, budget, rounds=150):
+        return handoff.alternate([[]], scripted(parts)[0], ("s", "j"), [budget], [0], rounds)[0].ended
+
+    endless = [Part([1], "x\n\n", False)] * 9
+    assert ended(endless, 3) == "length"
+    assert ended(endless, 99, rounds=4) == "rounds"
+    assert ended([Part([], "", False)], 9) == "stop"
+    assert ended([], 0) == "length"
+
+
+def test_responses_that_are_over_leave_the_batch():
+    def write(author, turns):
+        return [Part([7], author, turn.token_ids[0] == 1) for turn in turns]
+
+    short, long = handoff.alternate([[1], [2]], write, ("s", "j"), [5, 3], [0, 0])
+    assert (short.text, short.ended) == ("s", "stop")
+    assert (long.text, long.ended, long.authors) == ("sjs", "length", ["s", "j", "s"])
 
 
 def test_handoff_budget_and_ratio():

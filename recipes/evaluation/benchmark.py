@@ -1,0 +1,208 @@
+"""Benchmarks: what is asked, where it comes from, and what the answer is."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.evaluation.grading import Kind
+
+_QUESTION_NAMES = ("question", "problem", "Problem", "prompt")
+_GOLD_NAMES = ("answer", "Answer", "gold", "ground_truth", "final_answer", "solution", "label")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem.
+
+    Attributes:
+        messages: a ready conversation, for data in verl's format; then `question` is its last user message.
+        options: answer options of a multiple-choice question, in order.
+        group: subject or level, for accuracies by group.
+        fields: every string column of the row, for prompts that need more than the question.
+    """
+
+    id: str
+    question: str
+    gold: Any
+    messages: tuple[dict[str, str], ...] = ()
+    options: tuple[str, ...] = ()
+    group: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A named set of problems with the prompt and the grading that belong to it."""
+
+    name: str
+    kind: Kind
+    problems: tuple[Problem, ...]
+    prompt: str
+    grading: Mapping[str, Any]
+    source: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over ids, questions and gold answers: two runs compare only if it is the same."""
+        rows = [[problem.id, problem.question, str(problem.gold)] for problem in self.problems]
+        return sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def known_benchmarks() -> list[str]:
+    """Names of the benchmarks that ship with the package."""
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in files("recipes.evaluation").joinpath("config", "benchmark").iterdir()
+        if entry.name.endswith(".yaml")
+    )
+
+
+def describe(name: str) -> dict[str, Any]:
+    """The yaml of a benchmark.
+
+    Raises:
+        ConfigError: no benchmark of this name.
+    """
+    path = files("recipes.evaluation").joinpath("config", "benchmark", f"{name}.yaml")
+    if not path.is_file():
+        raise ConfigError(
+            f"no benchmark {name!r}; expected a jsonl, json or parquet file, or one of {', '.join(known_benchmarks())}"
+        )
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def load(name: str, path: str | None = None, limit: int | None = None) -> Benchmark:
+    """Load a benchmark by name, or any local file of problems.
+
+    Args:
+        name: a benchmark that ships with the package, or the path of a jsonl, json or parquet file.
+        path: local copy of a named benchmark's data.
+        limit: keep the first so many problems; the expected count is then not checked.
+
+    Raises:
+        ConfigError: an unknown benchmark, or one whose data must be given as `path`.
+        MissingFileError: no such file.
+        DataError: the data lacks a column, repeats an id, or has another count than the benchmark.
+    """
+    if Path(name).suffix in (".jsonl", ".json", ".parquet"):
+        card: dict[str, Any] = {"name": Path(name).stem, "source": {}}
+        path = name
+    else:
+        card = describe(name)
+    source = dict(card["source"])
+    if path is not None:
+        rows = read_rows(Path(path))
+        source["path"] = str(path)
+    elif source.get("dataset"):
+        rows = _download(source)
+    else:
+        raise ConfigError(
+            f"{card['name']}: give the data as data.{card['name']}=FILE; {source.get('note', '')}".strip()
+        )
+    rows = [row for row in rows if _passes(row, card.get("filters", ()))]
+    problems = tuple(_problem(row, number, card) for number, row in enumerate(rows))
+    _check(card, path or source["dataset"], problems, limit)
+    return Benchmark(
+        name=card["name"],
+        kind=card.get("kind", "math"),
+        problems=problems[:limit],
+        prompt=card.get("prompt", "{question}"),
+        grading=card.get("grading", {}),
+        source=source,
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a jsonl (any suffix but json and parquet), json or parquet file.
+
+    Raises:
+        MissingFileError: no such file.
+        DataError: it cannot be read as rows.
+    """
+    if not path.is_file():
+        raise MissingFileError(f"no file {path}")
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            return pyarrow.parquet.read_table(path).to_pylist()
+        text = path.read_text(encoding="utf-8")
+        rows = json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.splitlines() if x.strip()]
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: expected a non-empty list of objects")
+    return rows
+
+
+def _download(source: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    import datasets
+
+    try:
+        return list(
+            datasets.load_dataset(
+                source["dataset"], source.get("config"), split=source["split"], revision=source.get("revision")
+            )
+        )
+    except Exception as error:
+        # The hub client raises many kinds; without the data there is nothing to run, and the way out is the same.
+        raise DataError(
+            f"{source['dataset']} ({source['split']}) cannot be loaded: {type(error).__name__}: {error}; "
+            "on a machine without network give a local copy as data.NAME=FILE"
+        ) from error
+
+
+def _passes(row: Mapping[str, Any], filters: Sequence[Mapping[str, Any]]) -> bool:
+    return all(str(rule["contains"]) in str(row.get(rule["field"], "")) for rule in filters)
+
+
+def _problem(row: Mapping[str, Any], number: int, card: Mapping[str, Any]) -> Problem:
+    names = card.get("fields", {})
+    messages: tuple[dict[str, str], ...] = ()
+    if isinstance(row.get("prompt"), list) and isinstance(row.get("reward_model"), dict):
+        messages = tuple({"role": m["role"], "content": m["content"]} for m in row["prompt"])
+        question, gold = messages[-1]["content"], row["reward_model"].get("ground_truth")
+    else:
+        question = _column(row, names.get("question"), _QUESTION_NAMES, "question")
+        gold = _column(row, names.get("gold"), _GOLD_NAMES, "answer")
+    options = row.get(names["options"]) if "options" in names else row.get("options")
+    identifier = row.get(names["id"]) if "id" in names else None
+    return Problem(
+        id=str(number if identifier is None else identifier),
+        question=str(question).strip() if not messages else question,
+        gold=gold,
+        messages=messages,
+        options=tuple(map(str, options)) if isinstance(options, list) else (),
+        group=str(row.get(names["group"], "")) if "group" in names else "",
+        fields={key: value for key, value in row.items() if isinstance(value, str)},
+    )
+
+
+def _column(row: Mapping[str, Any], name: str | None, candidates: Sequence[str], what: str) -> Any:
+    for candidate in [name] if name else candidates:
+        if row.get(candidate) is not None:
+            return row[candidate]
+    raise DataError(
+        f"a row has no {what}: expected a column {name or ' or '.join(candidates)}, found {', '.join(sorted(row))}"
+    )
+
+
+def _check(card: Mapping[str, Any], where: str, problems: Sequence[Problem], limit: int | None) -> None:
+    if not problems:
+        raise DataError(f"{card['name']}: {where} holds no problem that passes its filters {card.get('filters', [])}")
+    expected = card.get("count")
+    if limit is None and expected is not None and len(problems) != expected:
+        raise DataError(
+            f"{card['name']}: expected {expected} problems, found {len(problems)} in {where}; with limit=N the count is "
+            "not checked"
+        )
+    repeated = len(problems) - len({problem.id for problem in problems})
+    if repeated:
+        raise DataError(f"{card['name']}: {repeated} problem ids occur twice in {where}; expected unique ids")

@@ -1,0 +1,78 @@
+"""Find the model in what a user names: an HF folder, a hub id, or a verl checkpoint, which verl's own merger exports."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from recipes.errors import CheckpointError, MissingFileError
+
+_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+
+
+def model_folder(path: str, merged_root: Path) -> str:
+    """The HF folder or hub id to load.
+
+    Args:
+        path: an HF model folder; a run's checkpoint folder (its last step is taken), a `global_step_N` or its `actor`
+            folder; or a hub id, returned as it is.
+        merged_root: folder under which exports of verl checkpoints are kept; an export is made once.
+
+    Raises:
+        MissingFileError: a local path that does not exist.
+        CheckpointError: a folder that holds no model, or a checkpoint that cannot be merged.
+    """
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+            raise MissingFileError(f"no model folder {path}")
+        return path
+    if _is_hf_model(folder):
+        return str(folder)
+    actor = _actor_folder(folder)
+    exported = actor / "huggingface"
+    if _is_hf_model(exported):
+        return str(exported)
+    return str(_merge(actor, merged_root))
+
+
+def _is_hf_model(folder: Path) -> bool:
+    weights = ("*.safetensors", "pytorch_model*.bin")
+    return (folder / "config.json").is_file() and any(next(folder.glob(pattern), None) for pattern in weights)
+
+
+def _actor_folder(folder: Path) -> Path:
+    tracker = folder / "latest_checkpointed_iteration.txt"
+    if tracker.is_file():
+        folder = folder / f"global_step_{tracker.read_text().strip()}"
+    actor = folder if folder.name == "actor" or any(folder.glob("model_world_size_*.pt")) else folder / "actor"
+    if not actor.is_dir():
+        raise CheckpointError(
+            f"{folder} is neither an HF model folder (config.json and weights) nor a verl checkpoint (with an actor folder)"
+        )
+    return actor
+
+
+def _merge(actor: Path, merged_root: Path) -> Path:
+    shards = [match for entry in actor.iterdir() if (match := _SHARD.fullmatch(entry.name))]
+    if shards:
+        ranks = {int(shard[2]) for shard in shards}
+        missing = set(range(int(shards[0][1]))) - ranks
+        if missing:
+            raise CheckpointError(f"{actor} lacks the shards of ranks {sorted(missing)}; the checkpoint is incomplete")
+    backend = "fsdp" if shards else "megatron"
+    target = merged_root / re.sub(r"[^\w.-]+", "_", str(actor.resolve()).strip("/"))
+    if _is_hf_model(target):
+        return target
+    unfinished = target.with_name(target.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]
+    command += ["--local_dir", str(actor), "--target_dir", str(unfinished)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0 or not _is_hf_model(unfinished):
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+        raise CheckpointError(f"verl's model_merger cannot export {actor}: {last[0] if last else done.returncode}")
+    unfinished.rename(target)
+    return target

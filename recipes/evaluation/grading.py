@@ -1,0 +1,112 @@
+"""Grade the responses to a benchmark with `reward_fns`, and group equal answers for the majority vote."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from recipes.evaluation.sample_store import Sample
+from reward_fns import math, multiple_choice
+from reward_fns.majority import majority_vote
+from reward_fns.result import Score
+
+Kind = Literal["math", "multiple_choice"]
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Grade:
+    """The judgement of one response.
+
+    Attributes:
+        status: "score", or "skip" when it could not be judged by no fault of its own.
+        right: whether the answer equals the gold answer.
+        reason: why it is what it is; "" for a plain right answer.
+        answer: the answer that was judged.
+        answer_class: responses with equal answers have the same; None without a usable answer.
+    """
+
+    status: str
+    right: bool
+    reason: str
+    answer: str
+    answer_class: str | None = None
+
+
+def grade(
+    kind: Kind,
+    samples: Mapping[str, Sequence[Sample]],
+    golds: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    *,
+    classes: bool = True,
+) -> dict[str, list[Grade]]:
+    """Grade every response to every problem.
+
+    Args:
+        kind: how answers are read and compared.
+        samples: responses by problem.
+        golds: gold answer by problem.
+        options: for "math" those of `reward_fns.math.MathOptions`, for "multiple_choice" those of
+            `reward_fns.multiple_choice.score`.
+        classes: also find the classes of equal answers, which maj@k needs.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind not in ("math", "multiple_choice"):
+        raise ValueError(f"found kind {kind!r}; expected math or multiple_choice")
+    flat = [(problem, sample) for problem, found in samples.items() for sample in found]
+    judged = []
+    for start in range(0, len(flat), _CHUNK):
+        judged += _judge(kind, flat[start : start + _CHUNK], golds, dict(options or {}))
+    results: dict[str, list[Grade]] = {problem: [] for problem in samples}
+    for (problem, _), result in zip(flat, judged, strict=True):
+        scored = isinstance(result, Score)
+        right = scored and result.acc == 1.0
+        results[problem].append(Grade("score" if scored else "skip", right, result.reason, result.pred))
+    if not classes:
+        return results
+    return {problem: _with_classes(kind, samples[problem], found, options) for problem, found in results.items()}
+
+
+def _judge(kind: Kind, chunk: Sequence[tuple[str, Sample]], golds: Mapping[str, Any], options: dict) -> list:
+    if kind == "math":
+        return math.score_batch([s.response for _, s in chunk], [golds[problem] for problem, _ in chunk], **options)
+    return [multiple_choice.score(sample.response, golds[problem], **options) for problem, sample in chunk]
+
+
+def _with_classes(kind: Kind, samples: Sequence[Sample], grades: list[Grade], options) -> list[Grade]:
+    if kind == "multiple_choice":
+        named = [grade.answer or None for grade in grades]
+    else:
+        scope = (options or {}).get("answer_scope", "final")
+        named = answer_classes([sample.response for sample in samples], scope)
+    return [
+        Grade(grade.status, grade.right, grade.reason, grade.answer, name)
+        for grade, name in zip(grades, named, strict=True)
+    ]
+
+
+def answer_classes(responses: Sequence[str], answer_scope: str = "final") -> list[str | None]:
+    """The class of each response's answer, named by the first answer in it; None for a response without one."""
+    names: list[str | None] = [None] * len(responses)
+    left = list(range(len(responses)))
+    while left:
+        vote = majority_vote([responses[i] for i in left], min_answers=1, ties="earliest", answer_scope=answer_scope)
+        if vote.winner is None:
+            break
+        name = vote.answers[vote.winner]
+        won = {index for index, reward in zip(left, vote.rewards, strict=True) if reward}
+        for index in won:
+            names[index] = name
+        left = [index for index, answer in zip(left, vote.answers, strict=True) if index not in won and answer]
+    return names
+
+
+def right_classes(grades: Iterable[Grade]) -> set[str]:
+    """The classes that count as right: those whose first response is."""
+    first: dict[str, bool] = {}
+    for found in grades:
+        if found.answer_class is not None:
+            first.setdefault(found.answer_class, found.right)
+    return {name for name, right in first.items() if right}

@@ -1,0 +1,95 @@
+"""vLLM in this process: every request at once, each problem handed over as soon as it is finished."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from recipes.evaluation.handoff import SENTENCE_STOP, Part, Turn
+from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sampling import OnDone, Request, Sampling
+
+
+class VllmEngine:
+    """A model in vLLM's offline engine."""
+
+    def __init__(self, model: str, options: Mapping[str, Any]):
+        """Load a model; `options` are those of `vllm.LLM`."""
+        from vllm import LLM
+
+        self._llm = LLM(model=model, **options)
+        self.tokenizer = self._llm.get_tokenizer()
+        self.model_length: int = self._llm.llm_engine.model_config.max_model_len
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
+        """Write n responses to every request; `on_done` is called in the order in which problems finish.
+
+        vLLM's own loop over its engine would return only when all are finished, and a killed run would lose them.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        engine = self._llm.llm_engine
+        problems = {}
+        for number, request in enumerate(requests):
+            parameters = SamplingParams(
+                n=sampling.n,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_tokens,
+                stop=list(sampling.stop),
+                seed=request.seed if sampling.temperature > 0 else None,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            problems[str(number)] = request.problem
+            engine.add_request(str(number), {"prompt_token_ids": request.token_ids}, parameters)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    problem = problems[output.request_id]
+                    on_done(problem, _samples(problem, output))
+
+    def write_parts(self, turns: Sequence[Turn], sampling: Sampling) -> list[Part]:
+        """One part of each response, up to and with the end of a paragraph."""
+        from vllm import SamplingParams
+
+        stops = [SENTENCE_STOP, *sampling.stop]
+        parameters = [
+            SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=turn.most,
+                stop=stops,
+                include_stop_str_in_output=True,
+                seed=turn.seed if sampling.temperature > 0 else None,
+            )
+            for turn in turns
+        ]
+        prompts = [{"prompt_token_ids": turn.token_ids} for turn in turns]
+        outputs = [output.outputs[0] for output in self._llm.generate(prompts, parameters, use_tqdm=False)]
+        return [
+            Part(list(out.token_ids), out.text, out.finish_reason == "stop" and out.stop_reason != SENTENCE_STOP)
+            for out in outputs
+        ]
+
+    def prompt_log_probs(self, token_ids: Sequence[Sequence[int]]) -> list[list[object]]:
+        """What `legibility.response_log_probs` reads: per sequence and position, the log-probability of its own token."""
+        from vllm import SamplingParams
+
+        parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        prompts = [{"prompt_token_ids": list(ids)} for ids in token_ids]
+        return [output.prompt_logprobs for output in self._llm.generate(prompts, parameters, use_tqdm=False)]
+
+
+def _samples(problem: str, output: Any) -> list[Sample]:
+    return [
+        Sample(
+            problem=problem,
+            sample=number,
+            response=completion.text,
+            tokens=len(completion.token_ids),
+            finish_reason=str(completion.finish_reason),
+            prompt_tokens=len(output.prompt_token_ids),
+        )
+        for number, completion in enumerate(sorted(output.outputs, key=lambda completion: completion.index))
+    ]
