@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Install, make the toy world, and train one recipe or more on this machine's CPU:
+#
+#     bash examples/quickstart.sh [recipe ...]        (default: sppo)
+#
+# Held-out accuracy before and after is printed; metrics.jsonl, curve.png and train.log are written per recipe.
+#
+# From the environment:
+#   STEPS   training steps (60)
+#   SEED    seed of the run (1); the toy world itself is always the same
+#   OUT     folder of the results (outputs/quickstart in this checkout)
+
+set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+
+main() {
+    local steps="${STEPS:-60}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}" recipe
+    local recipes=("$@")
+    ((${#recipes[@]})) || recipes=(sppo)
+    local number
+    for number in "STEPS=$steps" "SEED=$seed"; do
+        if [[ ! "${number#*=}" =~ ^[0-9]+$ ]]; then
+            _duets_fail "$number is no whole number."
+            return 2
+        fi
+    done
+    for recipe in "${recipes[@]}"; do
+        if [[ ! -f "$DUETS_ROOT/recipes/$recipe/main.py" || ! "$recipe" =~ ^[a-z0-9_]+$ ]]; then
+            _duets_fail "there is no recipe '$recipe'; there are: $(known_recipes)."
+            return 2
+        fi
+    done
+    mkdir -p "$out" && out="$(cd "$out" && pwd -P)" || {
+        _duets_fail "cannot write to $out; set OUT to a folder that can be written."
+        return 1
+    }
+    cd "$DUETS_ROOT" || return 1
+
+    duets_install || return 1
+    _duets_stage "Making the toy world (about a minute the first time)"
+    "$DUETS_PYTHON" examples/toy/make.py --out "$DUETS_ROOT/outputs/toy" --seed 0 || return 1
+    for recipe in "${recipes[@]}"; do
+        _duets_stage "Training $recipe for $steps steps (log: $out/$recipe/train.log)"
+        train "$recipe" "$steps" "$seed" "$out/$recipe" || return 1
+        "$DUETS_PYTHON" examples/quickstart_report.py "$out/$recipe/metrics.jsonl" --curve "$out/$recipe/curve.png" \
+            --title "$recipe on the toy world" || return 1
+    done
+}
+
+train() {
+    local recipe="$1" steps="$2" seed="$3" folder="$4"
+    mkdir -p "$folder" && rm -f "$folder/metrics.jsonl" "$folder/curve.png" "$folder/train.log" || return 1
+    # The supervisor replaces this subshell, so that a signal meant for the run reaches it and nobody else.
+    (
+        export TOY_DIR="$DUETS_ROOT/outputs/toy" VERL_FILE_LOGGER_PATH="$folder/metrics.jsonl"
+        exec "$DUETS_PYTHON" examples/quickstart_train.py --steps "$steps" --metrics "$folder/metrics.jsonl" \
+            --log "$folder/train.log" -- \
+            "$DUETS_PYTHON" -m "recipes.$recipe.main" scale=toy \
+            "trainer.total_training_steps=$steps" "data.seed=$seed" \
+            trainer.resume_mode=disable trainer.save_freq=-1 "trainer.default_local_dir=$folder/checkpoints"
+    )
+}
+
+known_recipes() {
+    local main names=()
+    for main in "$DUETS_ROOT"/recipes/*/main.py; do
+        [[ -f "$main" ]] && names+=("$(basename "$(dirname "$main")")")
+    done
+    (IFS=,; echo "${names[*]}" | sed 's/,/, /g')
+}
+
+main "$@"
