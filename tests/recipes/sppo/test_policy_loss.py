@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -14,6 +15,7 @@ from verl.utils.metric import Metric
 from verl.workers.config import FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from recipes.sppo.estimator import compute_sppo_advantage
 from recipes.sppo.loss import sppo_loss
 from recipes.sppo.policy_loss import compute_sppo_policy_loss
 
@@ -201,6 +203,28 @@ def test_advantages_of_another_estimator_are_refused():
     varying = batch["advantages"] + torch.arange(RESPONSE)
     with pytest.raises(ValueError, match="adv_estimator=sppo"):
         compute_sppo_policy_loss(batch["old"], batch["old"], varying, batch["mask"])
+
+
+def test_estimator_and_loss_reproduce_the_original_pairs():
+    """Two prompts of K = 3 with eta 1000: the original's loss on (best, worst), without its factor 1/2."""
+    scores = torch.tensor([0.3, 2.0, -1.0, 0.0, 0.1, 0.4])
+    generator = torch.Generator().manual_seed(2)
+    old, new = -2 * torch.rand(2, 6, 4, generator=generator)
+    mask = torch.ones(6, 4)
+    token_rewards = torch.zeros(6, 4)
+    token_rewards[:, -1] = scores
+    options = {"eta": 1000.0, "scope": "prompt", "score": "winrate", "baseline": "half", "pairs": "best_worst"}
+    options["preference"] = "bradley_terry"
+    uid = np.array(list("aaabbb"), dtype=object)
+    advantages, _ = compute_sppo_advantage(token_rewards, mask, {"sppo": options}, uid)
+    loss, _ = compute_sppo_policy_loss(old, new, advantages, mask)
+    expected = []
+    for first, best, worst in ((0, 1, 2), (3, 5, 3)):
+        group = scores[first : first + 3].double()
+        for row in (best, worst):
+            rate = torch.sigmoid(scores[row].double() - group).mean()
+            expected.append(((new - old)[row].double().sum() - 1000 * (rate - 0.5)) ** 2)
+    assert loss.item() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-6)
 
 
 def test_rows_left_out_whose_mask_was_lost_are_refused():
