@@ -200,8 +200,8 @@ def _check(card: Mapping[str, Any], where: str, problems: Sequence[Problem], lim
     expected = card.get("count")
     if limit is None and expected is not None and len(problems) != expected:
         raise DataError(
-            f"{card['name']}: expected {expected} problems, found {len(problems)} in {where}; with limit=N the count is "
-            "not checked"
+            f"{card['name']}: expected {expected} problems, found {len(problems)} in {where}; with limit=N the count "
+            "is not checked"
         )
     repeated = len(problems) - len({problem.id for problem in problems})
     if repeated:

@@ -1,4 +1,4 @@
-"""Find the model in what a user names: an HF folder, a hub id, or a verl checkpoint, which verl's own merger exports."""
+"""Find the model a user names: an HF folder, a hub id, or a verl checkpoint, which verl's own merger exports."""
 
 import re
 import shutil
@@ -49,7 +49,8 @@ def _actor_folder(folder: Path) -> Path:
     actor = folder if folder.name == "actor" or any(folder.glob("model_world_size_*.pt")) else folder / "actor"
     if not actor.is_dir():
         raise CheckpointError(
-            f"{folder} is neither an HF model folder (config.json and weights) nor a verl checkpoint (with an actor folder)"
+            f"{folder} is neither an HF model folder (config.json and weights) nor a verl checkpoint "
+            "(with an actor folder)"
         )
     return actor
 

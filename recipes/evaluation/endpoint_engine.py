@@ -70,7 +70,8 @@ class EndpointEngine:
             except* OpenAIError as errors:
                 first = errors.exceptions[0]
                 raise EnvironmentProblem(
-                    f"{self._url} failed: {type(first).__name__}: {first}; finished problems are kept, run again to go on"
+                    f"{self._url} failed: {type(first).__name__}: {first}; "
+                    "finished problems are kept, run again to go on"
                 ) from first
 
     async def _ask(self, client: Any, request: Request, sampling: Sampling) -> list[Sample]:

@@ -92,8 +92,8 @@ def encode(tokenizer: Any, problem: Problem, benchmark: Benchmark, options: Prom
     if options.chat_template:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
-                "the tokenizer has no chat template; for a base model set prompt.chat_template=false, or give the model "
-                "a tokenizer with one"
+                "the tokenizer has no chat template; for a base model set prompt.chat_template=false, or give the "
+                "model a tokenizer with one"
             )
         extra = {} if options.thinking is None else {"enable_thinking": options.thinking}
         text = tokenizer.apply_chat_template(

@@ -73,7 +73,7 @@ class VllmEngine:
         ]
 
     def prompt_log_probs(self, token_ids: Sequence[Sequence[int]]) -> list[list[object]]:
-        """What `legibility.response_log_probs` reads: per sequence and position, the log-probability of its own token."""
+        """What `legibility.response_log_probs` reads: for each sequence, the log-probability of every token of it."""
         from vllm import SamplingParams
 
         parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)

@@ -1,0 +1,140 @@
+"""Get the responses of one model to a benchmark: from the store what is finished, from an engine the rest."""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from recipes.errors import ConfigError, EnvironmentProblem
+from recipes.evaluation import handoff
+from recipes.evaluation.benchmark import Benchmark, Problem
+from recipes.evaluation.checkpoint import model_folder
+from recipes.evaluation.endpoint_engine import EndpointEngine
+from recipes.evaluation.prompts import encode, messages
+from recipes.evaluation.sample_store import Sample, SampleStore
+from recipes.evaluation.sampling import Request, problem_seed
+from recipes.evaluation.settings import ModelSpec, Settings
+from recipes.evaluation.vllm_engine import VllmEngine
+
+
+class Generator:
+    """One model, loaded when the first response is missing."""
+
+    def __init__(self, spec: ModelSpec, settings: Settings):
+        """Resolve the model, which may export a verl checkpoint.
+
+        Raises:
+            LaunchError: no such model.
+        """
+        self._spec, self._settings = spec, settings
+        merged = settings.output_dir / "merged"
+        self.source = spec.endpoint or model_folder(str(spec.path), merged)
+        partner = settings.handoff["partner"]
+        self._partner_source = model_folder(partner, merged) if partner else None
+        self._engines: dict[str, Any] = {}
+        self._tokenizer: Any = None
+
+    def samples(self, benchmark: Benchmark, name: str) -> dict[str, list[Sample]]:
+        """All responses to a benchmark, finished problems taken from `output_dir/name`.
+
+        Raises:
+            LaunchError: the store holds responses of other settings, or an engine fails.
+        """
+        settings = self._settings
+        store = SampleStore(
+            settings.output_dir / name / f"{benchmark.name}.responses.jsonl",
+            {
+                "model": self.source,
+                "benchmark": benchmark.fingerprint,
+                "benchmark_prompt": benchmark.prompt,
+                "sampling": asdict(settings.sampling),
+                "prompt": asdict(settings.prompt),
+                "handoff": dict(settings.handoff) if self._partner_source else None,
+            },
+            settings.sampling.n,
+        )
+        try:
+            left = [problem for problem in benchmark.problems if problem.id not in store.finished]
+            if left and self._partner_source:
+                self._hand_off(benchmark, left, store)
+            elif left:
+                requests = [self._request(benchmark, problem) for problem in left]
+                self._engine("model").generate(requests, settings.sampling, store.add)
+            return {problem.id: store.finished[problem.id] for problem in benchmark.problems}
+        finally:
+            store.close()
+
+    def _request(self, benchmark: Benchmark, problem: Problem) -> Request:
+        seed = problem_seed(self._settings.sampling.seed, benchmark.name, problem.id)
+        tokenizer = self._known_tokenizer()
+        if tokenizer is None:
+            if not self._settings.prompt.chat_template:
+                raise ConfigError(
+                    f"{self._spec.name}: a bare prompt for an endpoint needs its tokenizer; give the model as "
+                    "{endpoint: ..., model: ..., tokenizer: ...}"
+                )
+            return Request(problem.id, None, messages(problem, benchmark, self._settings.prompt), seed)
+        return Request(problem.id, encode(tokenizer, problem, benchmark, self._settings.prompt), None, seed)
+
+    def _known_tokenizer(self) -> Any:
+        if self._spec.endpoint is None:
+            return self._engine("model").tokenizer
+        if self._tokenizer is None and self._spec.tokenizer:
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self._spec.tokenizer)
+        return self._tokenizer
+
+    def _engine(self, role: str) -> Any:
+        if role not in self._engines:
+            if self._spec.endpoint is not None:
+                self._engines[role] = EndpointEngine(
+                    self._spec.endpoint, str(self._spec.served), **self._settings.endpoint
+                )
+            else:
+                source = self.source if role == "model" else self._partner_source
+                self._engines[role] = VllmEngine(str(source), self._settings.engine)
+        return self._engines[role]
+
+    def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], store: SampleStore) -> None:
+        settings = self._settings
+        sampling = settings.sampling
+        model, partner = self._engine("model"), self._engine("partner")
+        if model.tokenizer.get_vocab() != partner.tokenizer.get_vocab():
+            raise EnvironmentProblem("a handoff by token ids needs two models with the same vocabulary")
+        window = min(model.model_length, partner.model_length)
+        prompts = [encode(model.tokenizer, problem, benchmark, settings.prompt) for problem in problems]
+        rows = [(prompt, number) for prompt in prompts for number in range(sampling.n)]
+        responses = handoff.alternate(
+            [prompt for prompt, _ in rows],
+            lambda author, turns: self._engine(author).write_parts(turns, sampling),
+            ("model", "partner") if settings.handoff["starts"] == "model" else ("partner", "model"),
+            [handoff.shared_budget(sampling.max_tokens, window, len(prompt)) for prompt, _ in rows],
+            [
+                (problem_seed(sampling.seed, benchmark.name, problem.id) + 1_000_003 * number) & 0x7FFFFFFF
+                for problem in problems
+                for number in range(sampling.n)
+            ],
+            settings.handoff["max_rounds"],
+        )
+        for position, problem in enumerate(problems):
+            mine = responses[position * sampling.n : (position + 1) * sampling.n]
+            store.add(
+                problem.id,
+                [
+                    Sample(
+                        problem.id,
+                        number,
+                        response.text,
+                        len(response.token_ids),
+                        response.ended,
+                        len(prompts[position]),
+                    )
+                    for number, response in enumerate(mine)
+                ],
+            )
+
+    def close(self) -> None:
+        """Let the engines go, so that the next model finds the memory free."""
+        self._engines.clear()
+        gc.collect()

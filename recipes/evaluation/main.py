@@ -1,0 +1,187 @@
+"""Evaluate models on benchmarks.
+
+    python -m recipes.evaluation.main models=[PATH] benchmarks=[math_500] sampling.n=16 sampling.temperature=0.7
+    k=[1,4,16]
+
+Arguments are Hydra overrides of config/evaluation.yaml. The output folder gets responses as they are finished, graded
+samples, summary.json, tables, plots and run_card.json; the same command again goes on where a killed one stopped.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from recipes.errors import DataError, LaunchError
+from recipes.evaluation import presentation
+from recipes.evaluation.benchmark import Benchmark, load
+from recipes.evaluation.generation import Generator
+from recipes.evaluation.grading import Grade, grade
+from recipes.evaluation.metrics import per_problem, summarise
+from recipes.evaluation.paired import compare
+from recipes.evaluation.run_card import run_card
+from recipes.evaluation.sample_store import Sample, read_samples, write_jsonl
+from recipes.evaluation.settings import Settings, read_settings
+from reward_fns.errors import RewardError
+
+Scores = dict[str, dict[str, float]]
+
+
+def evaluate(settings: Settings) -> dict[str, Any]:
+    """Run an evaluation and write everything it gives; returns the summary.
+
+    Raises:
+        LaunchError: bad input, a fault of an engine, or data that does not fit.
+    """
+    benchmarks = [load(name, settings.data.get(Path(name).stem), settings.limit) for name in settings.benchmarks]
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    summary: dict[str, Any] = {"models": {}, "comparisons": []}
+    scores: dict[str, dict[str, Scores]] = {}
+    cards: dict[str, Any] = {}
+    for name, responses in _responses(settings, benchmarks, cards):
+        for benchmark, samples in responses:
+            graded = _grade(settings, benchmark, samples)
+            _write_samples(settings.output_dir / name / f"{benchmark.name}.samples.jsonl", benchmark, samples, graded)
+            try:
+                result = summarise(graded, samples, settings.metrics)
+            except ValueError as error:
+                raise DataError(f"{name} on {benchmark.name}: {error}") from error
+            result["groups"] = _by_group(benchmark, per_problem(graded, settings.metrics)[0])
+            summary["models"].setdefault(name, {})[benchmark.name] = result
+            scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
+    summary["comparisons"] = _comparisons(settings, scores)
+    sources = {
+        benchmark.name: {
+            "source": dict(benchmark.source),
+            "problems": len(benchmark.problems),
+            "fingerprint": benchmark.fingerprint,
+        }
+        for benchmark in benchmarks
+    }
+    _write_json(settings.output_dir / "summary.json", summary)
+    _write_json(settings.output_dir / "run_card.json", run_card(settings.config, sources, cards))
+    (settings.output_dir / "summary.md").write_text(presentation.markdown(summary), encoding="utf-8")
+    presentation.plot_pass_at_k(summary, settings.output_dir / "pass_at_k.png")
+    presentation.plot_comparison(summary, f"pass@{settings.metrics.k[0]}", settings.output_dir / "comparison.png")
+    return summary
+
+
+def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[str, Any]):
+    """For every model its name and, benchmark by benchmark, its samples; models are loaded one at a time."""
+    if settings.score_only is not None:
+        if not settings.score_only.is_file():
+            raise DataError(f"score_only: no file {settings.score_only}")
+        cards[settings.score_only.stem] = {"score_only": str(settings.score_only)}
+        yield settings.score_only.stem, [(benchmarks[0], _saved(settings.score_only, benchmarks[0]))]
+        return
+    for spec in settings.models:
+        generator = Generator(spec, settings)
+        name = f"{spec.name}+handoff" if settings.handoff["partner"] else spec.name
+        cards[name] = asdict(spec) | {"loaded": generator.source}
+        try:
+            yield name, [(benchmark, generator.samples(benchmark, name)) for benchmark in benchmarks]
+        finally:
+            generator.close()
+
+
+def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[Sample]]:
+    found: dict[str, dict[int, Sample]] = {}
+    for sample in read_samples(path)[1]:
+        found.setdefault(sample.problem, {})[sample.sample] = sample
+    known = {problem.id for problem in benchmark.problems}
+    if not found or not found.keys() <= known:
+        raise DataError(
+            f"{path} holds {len(found.keys() - known)} problems that {benchmark.name} does not have, of {len(found)}"
+        )
+    return {problem: [samples[index] for index in sorted(samples)] for problem, samples in found.items()}
+
+
+def _grade(settings: Settings, benchmark: Benchmark, samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[Grade]]:
+    chosen = {key: value for key, value in settings.grading[benchmark.kind].items() if value is not None}
+    golds = {problem.id: problem.gold for problem in benchmark.problems}
+    try:
+        return grade(
+            benchmark.kind,
+            samples,
+            golds,
+            {**benchmark.grading, **chosen},
+            classes=any(k > 1 for k in settings.metrics.k),
+        )
+    except RewardError as error:
+        raise DataError(f"grading {benchmark.name}: {error}") from error
+
+
+def _write_samples(path: Path, benchmark: Benchmark, samples, graded: Mapping[str, Sequence[Grade]]) -> None:
+    golds = {problem.id: problem.gold for problem in benchmark.problems}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(
+        path,
+        (
+            asdict(sample) | {"gold": str(golds[problem])} | asdict(judged)
+            for problem, found in samples.items()
+            for sample, judged in zip(found, graded[problem], strict=True)
+        ),
+    )
+
+
+def _by_group(benchmark: Benchmark, scores: Scores) -> dict[str, dict[str, float]]:
+    """Mean of every metric by subject or level, with the number of problems."""
+    groups: dict[str, list[str]] = {}
+    for problem in benchmark.problems:
+        if problem.group:
+            groups.setdefault(problem.group, []).append(problem.id)
+    result: dict[str, dict[str, float]] = {}
+    for group, members in sorted(groups.items()):
+        counted = [problem for problem in members if all(problem in found for found in scores.values())]
+        if counted:
+            result[group] = {"problems": len(counted)} | {
+                metric: sum(found[problem] for problem in counted) / len(counted) for metric, found in scores.items()
+            }
+    return result
+
+
+def _comparisons(settings: Settings, scores: Mapping[str, Mapping[str, Scores]]) -> list[dict[str, Any]]:
+    rows = []
+    for first, second in itertools.combinations(scores, 2):
+        for benchmark, metrics in scores[first].items():
+            for metric, values in metrics.items():
+                other = scores[second][benchmark].get(metric, {})
+                # Under the rule "parsable" the models may count different problems; only the shared ones are paired.
+                shared = values.keys() & other.keys()
+                if not shared:
+                    continue
+                found = compare(
+                    {problem: values[problem] for problem in shared},
+                    {problem: other[problem] for problem in shared},
+                    level=settings.metrics.level,
+                    seed=settings.metrics.seed,
+                )
+                row = asdict(found) | {"difference": found.difference._asdict()}
+                rows.append({"first": first, "second": second, "benchmark": benchmark, "metric": metric} | row)
+    return rows
+
+
+def _write_json(path: Path, value: Any) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    try:
+        settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+        summary = evaluate(settings)
+    except LaunchError as error:
+        print(f"evaluation: {error}", file=sys.stderr)
+        return 2
+    presentation.print_tables(summary)
+    print(f"wrote {settings.output_dir}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

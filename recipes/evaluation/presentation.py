@@ -1,0 +1,125 @@
+"""Tables and plots of a summary."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Summary = Mapping[str, Any]
+
+
+def print_tables(summary: Summary) -> None:
+    """Print one table of all models and benchmarks and one of all comparisons."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title="Evaluation", title_justify="left")
+    for column in ("model", "benchmark", "metric", "score", "interval", "denominator", "truncated"):
+        table.add_column(column, overflow="fold")
+    for model, benchmarks in summary["models"].items():
+        for benchmark, result in benchmarks.items():
+            for metric, found in result["metrics"].items():
+                table.add_row(
+                    model,
+                    benchmark,
+                    metric,
+                    f"{100 * found['mean']:.2f}",
+                    f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}]".replace("[", r"\["),
+                    f"{result['denominator']['rule']}: {result['counted_problems']} of {result['problems']} problems",
+                    f"{100 * result['truncated']:.1f}%",
+                )
+    console.print(table)
+    if summary["comparisons"]:
+        table = Table(title="Paired comparisons, second minus first", title_justify="left")
+        for column in ("first", "second", "benchmark", "metric", "difference", "interval", "p", "test"):
+            table.add_column(column, overflow="fold")
+        for found in summary["comparisons"]:
+            difference = found["difference"]
+            table.add_row(
+                found["first"],
+                found["second"],
+                found["benchmark"],
+                found["metric"],
+                f"{100 * difference['mean']:+.2f}",
+                rf"\[{100 * difference['low']:+.2f}, {100 * difference['high']:+.2f}]",
+                f"{found['p_value']:.3g}",
+                found["method"],
+            )
+        console.print(table)
+
+
+def markdown(summary: Summary) -> str:
+    """The main table as Markdown, in percent with intervals."""
+    lines = ["| model | benchmark | metric | score [interval] | denominator |", "|---|---|---|---|---|"]
+    for model, benchmarks in summary["models"].items():
+        for benchmark, result in benchmarks.items():
+            rule = f"{result['denominator']['rule']}, {result['counted_problems']} of {result['problems']}"
+            lines += [
+                f"| {model} | {benchmark} | {metric} | {100 * found['mean']:.2f} "
+                f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {rule} |"
+                for metric, found in result["metrics"].items()
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def plot_pass_at_k(summary: Summary, output: Path) -> bool:
+    """Draw pass@k over k, one panel per benchmark; returns False when there is but one k."""
+    from matplotlib.figure import Figure
+
+    curves: dict[str, dict[str, list[tuple[int, Mapping[str, float]]]]] = {}
+    for model, benchmarks in summary["models"].items():
+        for benchmark, result in benchmarks.items():
+            points = [
+                (int(name.removeprefix("pass@")), found)
+                for name, found in result["metrics"].items()
+                if name.startswith("pass@")
+            ]
+            if len(points) > 1:
+                curves.setdefault(benchmark, {})[model] = sorted(points, key=lambda point: point[0])
+    if not curves:
+        return False
+    figure = Figure(figsize=(5 * len(curves), 4), layout="constrained")
+    for position, (benchmark, models) in enumerate(curves.items(), 1):
+        axes = figure.add_subplot(1, len(curves), position)
+        for model, points in models.items():
+            k = [number for number, _ in points]
+            (line,) = axes.plot(k, [100 * found["mean"] for _, found in points], marker="o", label=model)
+            axes.fill_between(
+                k,
+                [100 * found["low"] for _, found in points],
+                [100 * found["high"] for _, found in points],
+                color=line.get_color(),
+                alpha=0.15,
+            )
+        axes.set_xscale("log", base=2)
+        axes.set(title=benchmark, xlabel="k", ylabel="pass@k (%)")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(output, dpi=150)
+    return True
+
+
+def plot_comparison(summary: Summary, metric: str, output: Path) -> None:
+    """Draw one metric of all models as bars with intervals, grouped by benchmark."""
+    from matplotlib.figure import Figure
+
+    benchmarks = list(dict.fromkeys(name for found in summary["models"].values() for name in found))
+    models = list(summary["models"])
+    figure = Figure(figsize=(max(5, 1.2 * len(benchmarks) * max(1, len(models) * 0.5)), 4), layout="constrained")
+    axes = figure.add_subplot()
+    width = 0.8 / len(models)
+    for number, model in enumerate(models):
+        places, heights, below, above = [], [], [], []
+        for position, benchmark in enumerate(benchmarks):
+            found = summary["models"][model].get(benchmark, {}).get("metrics", {}).get(metric)
+            if found:
+                places.append(position + (number - (len(models) - 1) / 2) * width)
+                heights.append(100 * found["mean"])
+                below.append(100 * (found["mean"] - found["low"]))
+                above.append(100 * (found["high"] - found["mean"]))
+        axes.bar(places, heights, width, yerr=[below, above], capsize=3, label=model)
+    axes.set_xticks(range(len(benchmarks)), benchmarks, rotation=20)
+    axes.set(ylabel=f"{metric} (%)")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend()
+    figure.savefig(output, dpi=150)

@@ -1,0 +1,135 @@
+"""The composed configuration of an evaluation, read into typed values before anything is loaded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from recipes.errors import ConfigError
+from recipes.evaluation.metrics import MetricOptions
+from recipes.evaluation.prompts import PromptOptions
+from recipes.evaluation.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model to evaluate: a path, or an endpoint with the name it serves.
+
+    Attributes:
+        name: in tables and folders.
+        path: HF folder, verl checkpoint or hub id; None for an endpoint.
+        endpoint: URL; None for a path.
+        served: the endpoint's name of the model.
+        tokenizer: folder or hub id whose chat template and tokenizer make the prompts of an endpoint; without it the
+            endpoint gets messages and applies its own.
+    """
+
+    name: str
+    path: str | None = None
+    endpoint: str | None = None
+    served: str | None = None
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run needs, checked."""
+
+    models: tuple[ModelSpec, ...]
+    benchmarks: tuple[str, ...]
+    data: Mapping[str, str]
+    limit: int | None
+    sampling: Sampling
+    prompt: PromptOptions
+    metrics: MetricOptions
+    grading: Mapping[str, Mapping[str, Any]]
+    handoff: Mapping[str, Any]
+    engine: Mapping[str, Any]
+    endpoint: Mapping[str, Any]
+    score_only: Path | None
+    output_dir: Path
+    config: Mapping[str, Any]
+
+
+def read_settings(overrides: Sequence[str]) -> Settings:
+    """Compose the configuration with Hydra overrides and check it.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range, or keys that contradict each other.
+    """
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("recipes.evaluation.config", version_base=None):
+            composed = compose("evaluation", overrides=list(overrides))
+        config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        raise ConfigError(" ".join(line.strip() for line in f"{error} ({cause})".splitlines()[:3])) from error
+    sampling = Sampling(**config["sampling"] | {"stop": tuple(config["sampling"]["stop"])})
+    wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
+    settings = Settings(
+        models=tuple(_model(entry) for entry in config["models"]),
+        benchmarks=tuple(config["benchmarks"]),
+        data=config["data"],
+        limit=config["limit"],
+        sampling=sampling,
+        prompt=PromptOptions(**config["prompt"]),
+        metrics=MetricOptions(
+            k=tuple(sorted(set(wanted))), level=config["level"], seed=sampling.seed, **config["metrics"]
+        ),
+        grading=config["grading"],
+        handoff=config["handoff"],
+        engine=config["engine"],
+        endpoint=config["endpoint"],
+        score_only=Path(config["score_only"]) if config["score_only"] else None,
+        output_dir=Path(config["output_dir"]),
+        config=config,
+    )
+    _check(settings)
+    return settings
+
+
+def _model(entry: Any) -> ModelSpec:
+    if isinstance(entry, str):
+        return ModelSpec(name=_short_name(entry), path=entry)
+    known = {"name", "path", "endpoint", "model", "tokenizer"}
+    well_formed = isinstance(entry, dict) and entry.keys() <= known
+    if not well_formed or bool(entry.get("path")) == bool(entry.get("endpoint")):
+        raise ConfigError(f"models: expected a path, or one of path and endpoint with {sorted(known)}, found {entry}")
+    if entry.get("endpoint") and not entry.get("model"):
+        raise ConfigError(f"models: the endpoint {entry['endpoint']} needs model=, the name it serves")
+    name = entry.get("name") or _short_name(entry.get("path") or entry["model"])
+    return ModelSpec(name, entry.get("path"), entry.get("endpoint"), entry.get("model"), entry.get("tokenizer"))
+
+
+def _short_name(path: str) -> str:
+    parts = [part for part in path.rstrip("/").split("/") if part not in ("actor", "huggingface")]
+    return "_".join(parts[-2:]) if parts[-1].startswith("global_step_") else parts[-1]
+
+
+def _check(settings: Settings) -> None:
+    if not settings.benchmarks:
+        raise ConfigError("benchmarks is empty; name some, such as benchmarks=[math_500]")
+    if settings.score_only is not None:
+        if settings.models or len(settings.benchmarks) != 1:
+            raise ConfigError("score_only grades one file again: give one benchmark and no models")
+    elif not settings.models:
+        raise ConfigError("models is empty; name some, such as models=[Qwen/Qwen3-4B]")
+    names = [model.name for model in settings.models]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"two models have the same name, {names}; give one of them {{name: ..., path: ...}}")
+    if any(not isinstance(k, int) or k < 1 for k in settings.metrics.k):
+        raise ConfigError(f"k: expected whole numbers from 1, found {list(settings.metrics.k)}")
+    largest, n = max(settings.metrics.k, default=1), settings.sampling.n
+    if settings.score_only is None and largest > n:
+        raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}")
+    if settings.handoff["starts"] not in ("model", "partner"):
+        raise ConfigError(f"handoff.starts: expected model or partner, found {settings.handoff['starts']!r}")
+    if settings.handoff["partner"] and (settings.score_only or any(model.endpoint for model in settings.models)):
+        raise ConfigError("a handoff runs both models in vLLM here: it takes no endpoint and no score_only")
