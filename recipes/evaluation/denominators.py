@@ -11,6 +11,9 @@ RULES: tuple[Rule, ...] = ("all", "parsable")
 UNPARSABLE = frozenset(
     {
         "no_answer",
+        "no_finish",
+        "missing",
+        "not_text",
         "no_box",
         "unclosed_box",
         "empty_box",

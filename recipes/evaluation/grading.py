@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from recipes.evaluation.denominators import UNPARSABLE
 from recipes.evaluation.sample_store import Sample
 from reward_fns import math, multiple_choice
 from reward_fns.majority import majority_vote
@@ -79,8 +80,12 @@ def _with_classes(kind: Kind, samples: Sequence[Sample], grades: list[Grade], op
     if kind == "multiple_choice":
         named = [grade.answer or None for grade in grades]
     else:
+        # Who has no answer to the grader has none to the vote: the two read by different rules.
+        readable = [i for i, grade in enumerate(grades) if grade.reason.partition(":")[0] not in UNPARSABLE]
         scope = (options or {}).get("answer_scope", "final")
-        named = answer_classes([sample.response for sample in samples], scope)
+        found = answer_classes([samples[i].response for i in readable], scope)
+        classes = dict(zip(readable, found, strict=True))
+        named = [classes.get(i) for i in range(len(samples))]
     return [
         Grade(grade.status, grade.right, grade.reason, grade.answer, name)
         for grade, name in zip(grades, named, strict=True)
