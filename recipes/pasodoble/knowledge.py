@@ -109,6 +109,17 @@ def _open_dataset(path: str, split: str):
     return load_dataset(path, split=split)
 
 
+def check_knowledge(settings: KnowledgeSettings, tokenizer: Any) -> None:
+    """Raise what :meth:`KnowledgeBase.from_settings` would, without tokenizing more than it takes to be sure."""
+    documents = load_documents(settings.path, split=settings.split, text_column=settings.text_column)
+    if settings.max_tokens is None:
+        return
+    for batch in _batches(documents):
+        if any(len(ids) <= settings.max_tokens for ids in tokenizer(batch, add_special_tokens=False)["input_ids"]):
+            return
+    keep_short(documents, tokenizer, settings.max_tokens)
+
+
 def keep_short(documents: Sequence[str], tokenizer: Any, max_tokens: int) -> list[str]:
     """Documents of at most ``max_tokens`` tokens, special tokens not counted. Raises ValueError if none is left."""
     kept, shortest = [], None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
+from recipes.pasodoble.prompts import Prompts
 from recipes.pasodoble.sanity import LeakCheck
 
 T = TypeVar("T")
@@ -113,3 +114,65 @@ class KnowledgeSettings:
     def from_config(cls, config: Mapping[str, Any] | None) -> "KnowledgeSettings":
         """Raises ValueError for a key that does not exist or a value out of range."""
         return _from_config(cls, config, "pasodoble.knowledge")
+
+
+@dataclass(frozen=True)
+class GameSettings:
+    """How the two policies live in one job, and the settings of the parts."""
+
+    layout: Literal["colocate", "separate"] = "colocate"
+    """``separate`` gives the Proposer a resource pool of its own, ``proposer_nodes`` x ``proposer_gpus_per_node``."""
+    proposer_nodes: int = 1
+    proposer_gpus_per_node: int = 1
+    rounds_per_step: int = 1
+    """Rounds generated and learnt from together; 1 is the original."""
+    use_knowledge: bool = True
+    request_box: bool = True
+    """Ask the Solver to box its answer; the original leaves that to the supervised start."""
+    train_proposer: bool = True
+    train_solver: bool = True
+    proposer_mini_batch_size: int | None = None
+    """Proposals in one optimizer step; None takes all of them in one."""
+    solver_mini_batch_size: int | None = None
+    """Responses in one optimizer step; None takes all of them in one."""
+    max_ungraded_share: float = 0.1
+    """The run stops if a larger share of the Solver's responses could not be graded."""
+    log_problems_every: int = 10
+    """Steps between two entries of problems.jsonl; 0 for none."""
+    log_digests: bool = False
+    """Print a digest of each policy's parameters after each step."""
+    round: RoundSettings = RoundSettings()
+    offline: OfflineSettings = OfflineSettings()
+    knowledge: KnowledgeSettings = KnowledgeSettings()
+    prompts: Prompts = Prompts()
+
+    def __post_init__(self):
+        _one_of("layout", self.layout, ("colocate", "separate"))
+        for name in ("rounds_per_step", "proposer_nodes", "proposer_gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"pasodoble.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("proposer_mini_batch_size", "solver_mini_batch_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"pasodoble.{name} must be at least 1 or null, got {getattr(self, name)}")
+        if not 0 <= self.max_ungraded_share <= 1:
+            raise ValueError(f"pasodoble.max_ungraded_share must lie in [0, 1], got {self.max_ungraded_share}")
+        if not (self.train_proposer or self.train_solver):
+            raise ValueError(
+                "pasodoble.train_proposer and pasodoble.train_solver are both false: nothing would be trained"
+            )
+        if self.use_knowledge and not self.knowledge.path:
+            raise ValueError(
+                "pasodoble.knowledge.path is not set: name a file or dataset, or set pasodoble.use_knowledge=false"
+            )
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | None) -> "GameSettings":
+        """Raises ValueError for a key that does not exist or a value out of range."""
+        config = dict(config or {})
+        parts = {
+            "round": RoundSettings.from_config,
+            "offline": OfflineSettings.from_config,
+            "knowledge": KnowledgeSettings.from_config,
+            "prompts": Prompts.from_config,
+        }
+        return _from_config(cls, config | {key: read(config.get(key)) for key, read in parts.items()}, "pasodoble")

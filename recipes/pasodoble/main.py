@@ -1,0 +1,91 @@
+"""PasoDoble: a Proposer writes problems, a Solver solves them, both learn; variant=online or variant=offline."""
+
+import sys
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from recipes import preflight
+from recipes.launch import Recipe, main
+from recipes.pasodoble.knowledge import check_knowledge
+from recipes.pasodoble.prompts import require_chat_template
+from recipes.pasodoble.settings import GameSettings
+
+PROPOSER_BLOCKS = ("data", "algorithm", "actor_rollout_ref")
+
+
+def check(config: DictConfig) -> None:
+    """Refuse what the game cannot run with, then write out the Proposer's whole configuration.
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    settings = GameSettings.from_config(OmegaConf.to_container(config.pasodoble, resolve=True))
+    _check_contradictions(config)
+    resolve_proposer(config, settings)
+    _check_inputs(config, settings)
+
+
+def resolve_proposer(config: DictConfig, settings: GameSettings) -> None:
+    """Replace ``config.proposer``, an overlay, by the whole tree that the Proposer sees.
+
+    The overlay is laid over the still uninterpolated tree, so that what the Solver's tree derives (prompt_length from
+    data.max_prompt_length, ...) is derived again from the Proposer's own values.
+    """
+    foreign = sorted(set(config.proposer) - set(PROPOSER_BLOCKS))
+    if foreign:
+        raise ValueError(f"proposer.{foreign[0]} cannot differ from the Solver's: the overlay takes {PROPOSER_BLOCKS}")
+    overlay = config.proposer
+    with open_dict(config):
+        config.proposer = {}
+        whole = OmegaConf.merge(config, overlay)
+        if settings.layout == "separate":
+            whole.trainer.nnodes = settings.proposer_nodes
+            whole.trainer.n_gpus_per_node = settings.proposer_gpus_per_node
+        whole.pop("proposer")
+        OmegaConf.resolve(whole)
+        config.proposer = whole
+
+
+def _check_contradictions(config: DictConfig) -> None:
+    actor = config.actor_rollout_ref.actor
+    wanted: dict[str, tuple[Any, tuple]] = {
+        "trainer.v1.trainer_mode": (config.trainer.v1.trainer_mode, ("pasodoble_online", "pasodoble_offline")),
+        "trainer.v1.sampler.custom_sampler.name": (
+            config.trainer.v1.sampler.custom_sampler.name,
+            ("SideReplayBuffer",),
+        ),
+        "algorithm.use_kl_in_reward": (config.algorithm.use_kl_in_reward, (False,)),
+        "actor_rollout_ref.actor.use_kl_loss": (actor.use_kl_loss, (False,)),
+        "actor_rollout_ref.actor.use_dynamic_bsz": (actor.use_dynamic_bsz, (True,)),
+        "critic.enable": (config.critic.enable, (False,)),
+        "trainer.rollout_data_dir": (config.trainer.get("rollout_data_dir"), (None,)),
+        "reward.reward_model.enable": (config.reward.reward_model.enable, (False,)),
+    }
+    for key, (found, allowed) in wanted.items():
+        if found not in allowed:
+            expected = " or ".join(map(str, allowed))
+            raise ValueError(f"{key}={found} does not go with PasoDoble, which needs {expected}: leave it out")
+    if config.trainer.total_training_steps is None:
+        raise ValueError("trainer.total_training_steps must be set: rounds are drawn without end")
+
+
+def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizers = {}
+    for name, tree in (("actor_rollout_ref", config), ("proposer.actor_rollout_ref", config.proposer)):
+        model = tree.actor_rollout_ref.model
+        preflight.check_model(model.path, f"{name}.model.path")
+        path = model.get("tokenizer_path") or model.path
+        tokenizers[name] = AutoTokenizer.from_pretrained(path, trust_remote_code=model.get("trust_remote_code", False))
+        if not model.get("custom_chat_template"):
+            require_chat_template(tokenizers[name])
+    if settings.use_knowledge:
+        check_knowledge(settings.knowledge, tokenizers["proposer.actor_rollout_ref"])
+
+
+RECIPE = Recipe(name="pasodoble", config_name="pasodoble", check=check, blocks=("pasodoble", "proposer"))
+
+if __name__ == "__main__":
+    sys.exit(main(RECIPE))

@@ -1,0 +1,215 @@
+"""What each of the two policies can do in one V1 trainer: generate, take rewards, learn, keep its rollout fresh.
+
+Replica ranks. The name of a vLLM server and the socket of its weight transfer are made of the replica rank alone, and
+every worker group counts its replicas from 0. So the Proposer's ranks are moved behind the Solver's, at both ends:
+where the server is made (:class:`OffsetServerManager`) and in the worker that sends (:class:`SideWorker`). At one end
+only, the Proposer's weights would go to the Solver's server without an error: :func:`require_matching_ranks` looks.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.rollout.llm_server import LLMServerManager
+from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
+
+PARTITION = "train"
+
+
+class SideWorker(ActorRolloutRefWorker):
+    """verl's worker, with its rollout at replica ranks from ``replica_offset`` on."""
+
+    def __init__(self, *args, replica_offset: int = 0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._replica_offset = replica_offset
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        super().init_model()
+        if not self._replica_offset:
+            return
+        rollout = self.rollout
+        old = f"-replica-{rollout.replica_rank}-rank-"
+        if rollout.zmq_handle.count(old) != 1:
+            raise RuntimeError(f"expected {old!r} once in the weight-transfer address {rollout.zmq_handle!r}")
+        rollout.replica_rank += self._replica_offset
+        rollout.zmq_handle = rollout.zmq_handle.replace(old, f"-replica-{rollout.replica_rank}-rank-")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def replica_rank(self) -> int:
+        """Replica rank that this worker sends its weights to."""
+        return self.rollout.replica_rank
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def parameter_digest(self) -> str:
+        """SHA-256 over names and values of all parameters, to tell whether an update touched them."""
+        digest = hashlib.sha256()
+        parameters, _ = self.actor.engine.get_per_tensor_param()
+        for name, value in parameters:
+            digest.update(name.encode())
+            digest.update(value.detach().float().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def offset_replica_class(base: type, offset: int) -> Callable[..., Any]:
+    """A replica class whose ranks start at ``offset`` and whose workers are still counted from 0."""
+
+    class OffsetReplica(base):
+        async def init_hybrid(self, worker_group):
+            first = self.world_size * (self.replica_rank - offset)
+            self.rollout_mode = RolloutMode.HYBRID
+            self.workers = worker_group.workers[first : first + self.world_size]
+            await self.launch_servers()
+
+    return OffsetReplica
+
+
+class OffsetServerManager(LLMServerManager):
+    """verl's server manager for a worker group whose replicas come after those of another one."""
+
+    def __init__(self, config, *args, start_rank: int = 0, **kwargs):
+        rollout = config.actor_rollout_ref.rollout
+        base = get_rollout_replica_class(rollout.name, disaggregation_enabled=rollout.disaggregation.enabled)
+        self.rollout_replica_class = offset_replica_class(base, start_rank)
+        super().__init__(config, *args, start_rank=start_rank, **kwargs)
+
+
+def require_matching_ranks(name: str, worker_group, server_manager) -> None:
+    """Raises RuntimeError if a side's workers would send their weights to servers that are not its own."""
+    senders = set(worker_group.replica_rank())
+    servers = {replica.replica_rank for replica in server_manager.get_replicas()}
+    if senders != servers:
+        raise RuntimeError(f"the {name}'s workers send weights to replicas {senders}, its servers are {servers}")
+
+
+def uid_of(key: str) -> str:
+    """Prompt group of a trajectory, whose key is uid_session_index."""
+    return key.rsplit("_", 2)[0]
+
+
+def object_column(values: Iterable[Any]) -> np.ndarray:
+    """A one-dimensional object array, whatever the values are."""
+    values = list(values)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+class Side:
+    """Mixed into a ``PPOTrainerSync``; generating and learning become separate calls on any number of groups."""
+
+    name: str
+    rollout_asleep = True
+    rollout_stale = True
+    """The actor has changed since the rollout got its weights."""
+    housemate: "Side | None" = None
+    """The side on the same devices, if any: only one rollout may be awake."""
+    mini_batch_size: int | None = None
+    """Responses in one optimizer step; None takes the whole batch in one."""
+    # verl takes every trainer name but "sync" for an asynchronous one
+    trainer_mode = property(lambda self: "sync", lambda self, value: None)
+
+    def wake_rollout(self) -> None:
+        """Give the rollout the actor's weights if it lacks them; this is also verl's only way to wake it."""
+        if self.housemate is not None and not self.housemate.rollout_asleep:
+            raise RuntimeError(f"the {self.name}'s rollout cannot wake while the {self.housemate.name}'s is awake")
+        discarded = self.rollout_asleep and self.config.actor_rollout_ref.rollout.free_cache_engine
+        if self.rollout_stale or discarded:
+            # the version of the weights is the last finished step
+            self.checkpoint_manager.update_weights(max(self.global_steps - 1, 0))
+        self.rollout_asleep = self.rollout_stale = False
+
+    def sleep_rollout(self) -> None:
+        """Free the rollout's share of the devices."""
+        if not self.rollout_asleep:
+            self.checkpoint_manager.sleep_replicas()
+            self.rollout_asleep = True
+
+    def generate(self, rows: dict[str, Iterable[Any]]) -> KVBatchMeta:
+        """Trajectories of prompts given as columns (uid, raw_prompt, index, data_source, ...)."""
+        columns = {key: object_column(values) for key, values in rows.items()}
+        batch = tu.get_tensordict(columns)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        self.replay_buffer.own_uids = set(columns["uid"])
+        self.wake_rollout()
+        self._submit_batch_to_rollout(batch)
+        trajectories, _ = self.replay_buffer.sample(self.global_steps, PARTITION, len(batch))
+        self.sleep_rollout()
+        trajectories.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        return trajectories
+
+    def texts(self, batch: KVBatchMeta) -> list[str]:
+        """Decoded responses, special tokens left out."""
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["responses"])
+        return [self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) for ids in data["responses"].unbind()]
+
+    @staticmethod
+    def set_rewards(batch: KVBatchMeta, rewards: Sequence[float]) -> None:
+        """Write one reward for each trajectory onto its last token."""
+        scores = []
+        for tag, reward in zip(batch.tags, rewards, strict=True):
+            score = torch.zeros(tag["response_len"], dtype=torch.float32)
+            score[-1] = reward
+            scores.append(score)
+        nested = torch.nested.as_nested_tensor(scores, layout=torch.jagged)
+        fields = tu.get_tensordict({"rm_scores": nested})
+        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+
+    def learn(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
+        """One pass over the batch; returns it with its padding rows, and the metrics."""
+        metrics: dict[str, float] = {}
+        batch = self._balance_batch(batch, metrics=metrics)
+        batch = self._compute_old_log_prob(batch, metrics=metrics)
+        batch = self._compute_advantage(batch, metrics=metrics)
+        return self._update_actor(batch, metrics=metrics), metrics
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        return math.lcm(dp_size, self.mini_batch_size or 1)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        actor = self.config.actor_rollout_ref.actor
+        real_rows = sum(not tag.get("is_padding", False) for tag in batch.tags)
+        batch.extra_info.update(
+            calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0.0),
+            distillation_use_topk=False,
+            distillation_only=False,
+            # dr_grpo divides by responses times loss_scale_factor; padding rows are no responses
+            global_batch_size=self.mini_batch_size or real_rows,
+            mini_batch_size=self.mini_batch_size or len(batch),
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+            temperature=self.config.actor_rollout_ref.rollout.temperature,
+        )
+        output = rename_dict(self.actor_rollout_wg.update_actor(batch)["metrics"], "actor/")
+        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        metrics.update(reduce_metrics(output))
+        self.rollout_stale = True
+        return batch
+
+
+def subset(batch: KVBatchMeta, keep: Callable[[str], bool]) -> KVBatchMeta:
+    """The trajectories whose key passes."""
+    indices = [i for i, key in enumerate(batch.keys) if keep(key)]
+    return KVBatchMeta(
+        partition_id=batch.partition_id,
+        keys=[batch.keys[i] for i in indices],
+        tags=[batch.tags[i] for i in indices],
+        extra_info=dict(batch.extra_info),
+    )
+
+
+def clear(keys: Iterable[str]) -> None:
+    """Remove trajectories from the queue."""
+    if keys := list(dict.fromkeys(keys)):
+        tq.kv_clear(keys=keys, partition_id=PARTITION)
