@@ -19,7 +19,7 @@ _PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|vphantom|label|tag)\
 _FRAC_NAMES = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _FRAC_SHORT = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _SQRT_SHORT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
-_POWER_BRACE = re.compile(r"\^\s*\{\s*([0-9A-Za-z])\s*\}")
+_ONE_IN_BRACES = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}")
 _RENAMES = {
     "leqslant": "le",
     "leq": "le",
@@ -38,6 +38,8 @@ _RENAMES = {
     "rarr": "to",
     "rightarrow": "to",
     "colon": ":",
+    "langle": "(",
+    "rangle": ")",
 }
 _RENAME = re.compile(r"\\(" + "|".join(_RENAMES) + r")(?![A-Za-z])")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![A-Za-z])")
@@ -56,13 +58,13 @@ def normal_form(answer: str) -> str:
     text = text.replace(r"\lbrack", "[").replace(r"\rbrack", "]")
     text = _PHANTOM.sub(" ", text)
     text = _FRAC_NAMES.sub(r"\\frac", text)
-    text = _RENAME.sub(lambda m: ("\\" if _RENAMES[m[1]] not in "|:" else "") + _RENAMES[m[1]] + " ", text)
+    text = _RENAME.sub(lambda m: ("\\" if _RENAMES[m[1]] not in "|:()" else "") + _RENAMES[m[1]] + " ", text)
     text = _mark_text(text)
     text = _BARE_FONT.sub(" ", _SIZES.sub("", text))
     text = _SPACES.sub(" ", text)
     text = _FRAC_SHORT.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
     text = _SQRT_SHORT.sub(r"\\sqrt{\1}", text)
-    text = _POWER_BRACE.sub(r"^\1", text)
+    text = _ONE_IN_BRACES.sub(r"\1\2", text)
     text = _DEGREES.sub(f" {MARK}degree{MARK} ", text)
     text = re.sub(r"\s+", " ", text)
     return _unwrap(text.strip())
@@ -104,7 +106,8 @@ def _mark_text(text: str) -> str:
 
 def squeeze(text: str) -> str:
     """The normal form without spaces or text marks: two answers of one squeezed form are the same answer."""
-    return re.sub(r"[\s\x02]+", "", text)
+    # A space between digits may group thousands or part two numbers: not for this function to say.
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text.replace(MARK, " ")).strip()
 
 
 def words_in(text: str) -> str | None:
@@ -187,7 +190,11 @@ _MARKED_TAIL = re.compile(rf"(?:\s*{MARK}[^{MARK}]*{MARK}\s*(?:\^\s*\{{?\s*-?\d\
 _BARE_TAIL = re.compile(
     r"(?P<gap>\s*)(?P<unit>(?:[A-Za-z]+|[€£¢%])(?:\s*\^\s*\d)?(?:\s*/\s*[A-Za-z]+(?:\s*\^\s*\d)?)?(?: [A-Za-z]+){0,2})$"
 )
-_NOT_UNITS = frozenset("or and not is are no wrong maybe either about but false incorrect than if mod".split())
+_NOT_UNITS = frozenset(
+    "or and not is are no wrong maybe either about but false incorrect than if mod minus plus times over to half twice one two three "
+    "four five six seven eight nine ten dozen hundred thousand million billion trillion base choose factorial squared cubed".split()
+)
+_UNIT_NAME = re.compile(r"[A-Za-z$€£¢%][A-Za-z\s.$€£¢%()'\-]*(?:\s*(?:\^\s*\{?\s*-?\d\s*\}?|(?:\\cdot|[/*])\s*[A-Za-z][A-Za-z\s.]*))*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +234,7 @@ def _quantity(text: str, end: int, unit: str) -> Quantity:
     body = text[:end].strip()
     name = re.sub(r"\s+", " ", unit.replace(MARK, " ")).strip()
     words = set(re.findall(r"[a-z]+", name.lower()))
-    if not body or words & _NOT_UNITS or len(words) > 4 or re.search(r"[^A-Za-z0-9\s/^{}.%€£¢$*\\\-²³()]", name):
+    if not body or words & _NOT_UNITS or len(words) > 4 or not _UNIT_NAME.fullmatch(name):
         return Quantity(text)
     canonical = canonical_unit(name)
     return Quantity(body, canonical, _is_known(canonical))

@@ -31,6 +31,8 @@ _DERIVATIVE = re.compile(r"\\frac\{d\^?2?\s*[A-Za-z]?\}\{d[A-Za-z](?:\^2)?\}")
 _ARGUMENTS = re.compile(r"(?<=[A-Za-z])\s*\([^()]*\)")
 _TUPLE_OF_NAMES = re.compile(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)")
 _SET_LIKE = ("(", "[")
+_NOTATION = re.compile(r"\d\s*(?:_|')")
+"""A number to a base, or with a prime: algebra would drop the mark."""
 
 
 class NeedsAlgebra(Exception):
@@ -213,7 +215,7 @@ def _same_quantity(gold: str, pred: str, algebra: Algebra) -> bool:
         y = reads_as_decimal_comma(b.body)
     if x is not None and y is not None:
         return same_number(x, y) or _same_percent(x, a.unit, y, b.unit)
-    if MARK in a.body or MARK in b.body:
+    if any(MARK in body or _NOTATION.search(body) for body in (a.body, b.body)):
         return squeeze(a.body).casefold() == squeeze(b.body).casefold()
     if squeeze(a.body) == squeeze(b.body):
         return True

@@ -18,10 +18,11 @@ MAX_DIGIT_RUN = 400
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _PHRASE = re.compile(
-    r"(?:the\s+)?(?:final\s+answer|answer)\s*(?:is|:|=)\s*:?\s*(?P<answer>[^\n]{1,1000})|####\s*(?P<hash>[^\n]{1,1000})",
+    r"(?:the\s+)?(?:final\s+answer|answer)\s*(?:is|:|=)\s*:?\s*(?=(?P<answer>[^\n]{1,1000}))|####\s*(?P<hash>[^\n]{1,1000})",
     re.IGNORECASE,
 )
-_DIGITS = re.compile(r"\d{%d}" % (MAX_DIGIT_RUN + 1))
+_SENTENCE_END = re.compile(r"\.\s|\s(?:because|since|so|which|as|for)\s")
+_DIGITS = re.compile(rf"\d{{{MAX_DIGIT_RUN + 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +54,15 @@ def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extract
     if len(response) > MAX_RESPONSE_CHARS:
         return Extraction("", "too_long")
     text = scoped(response, answer_scope)
-    last, reason, position = None, "no_box", 0
+    only_thinking = not text.strip() and bool(scoped(response, "anywhere").strip())
+    last, reason, position = None, "only_thinking" if only_thinking else "no_box", 0
     while (match := _BOX.search(text, position)) is not None:
         end = closing_brace(text, match.end()) if text.startswith("{", match.end()) else None
         if end is None:
             last, reason, position = None, "unclosed_box", match.end()
         else:
             last, position = text[match.end() + 1 : end], end + 1
-    if last is None:
-        return Extraction(
-            "", "only_thinking" if reason == "no_box" and not text.strip() and response.strip() else reason
-        )
-    return bounded(unbox(last).strip(), "empty_box")
+    return Extraction("", reason) if last is None else bounded(unbox(last).strip(), "empty_box")
 
 
 def extract_phrase(response: str, answer_scope: AnswerScope = "final") -> Extraction:
@@ -76,7 +74,7 @@ def extract_phrase(response: str, answer_scope: AnswerScope = "final") -> Extrac
         last = match["answer"] or match["hash"]
     if last is None:
         return Extraction("", "no_phrase")
-    answer = last.strip().strip("*").strip()
+    answer = _SENTENCE_END.split(last.strip(), maxsplit=1)[0].strip().strip("*").strip()
     return bounded(answer[:-1].rstrip() if answer.endswith(".") else answer, "empty_phrase")
 
 

@@ -14,7 +14,7 @@ from reward_fns.result import Score, Skip, to_verl
 Style = Literal["strict", "finish", "mmlu_pro"]
 
 _FINISH = re.compile(r"Finish\s*\[([^\]\n]{0,200})\]")
-_ANSWER_IS = re.compile(r"(?i:\banswer)\s*(?:(?i:is)\s*:?|:)\s*(?P<rest>[^\n]{0,200})")
+_ANSWER_IS = re.compile(r"(?i:\banswer)\s*(?:(?i:is)\s*:?|:)\s*(?=(?P<rest>[^\n]{0,200}))")
 _OPTION = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
 _MMLU_ANSWER_IS = re.compile(r"answer is \(?([A-J])\)?")
 _MMLU_ANSWER = re.compile(r"[aA]nswer:\s*([A-J])")

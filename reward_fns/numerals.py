@@ -106,11 +106,6 @@ def reads_as_decimal_comma(text: str) -> Numeral | None:
     return read_number(text.replace(",", "."))
 
 
-def is_grouped_by_comma(text: str) -> bool:
-    """`1,234` and `1,234,567.5`: one number, not a list."""
-    return _THOUSANDS_COMMA.fullmatch(text.strip()) is not None
-
-
 def same_number(a: Numeral, b: Numeral) -> bool:
     """Exact equality; or a long enough decimal that is the other, non-terminating value rounded to its places."""
     if a.value == b.value:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from reward_fns.answer import MARK, split_unit
-from reward_fns.numerals import is_grouped_by_comma
+from reward_fns.numerals import read_number
 
 MAX_ITEMS = 64
 _AND_OR = re.compile(
@@ -52,14 +52,6 @@ def _structure(text: str) -> Shape:
         if "\\begin" not in matrix[2] and rows and len({len(row) for row in rows}) == 1:
             return Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
         return Shape("one", (text,))
-    listed = _AND_OR.sub(", ", text)
-    if not is_grouped_by_comma(split_unit(listed).body):
-        parts = split_top(listed, ",;", keep_grouped=", " in listed)
-        if len(parts) > 1:
-            return Shape("list", tuple(item for part in parts if part for item in expand_plus_minus(part)))
-    unions = split_top(text, "\\cup")
-    if len(unions) > 1:
-        return Shape("union", tuple(unions))
     if text.startswith("\\{") and text.endswith("\\}") and _closes_at_end(text):
         inside = text[2:-2].strip()
         if not any(token in inside for token in ("|", "\\mid", ":")):
@@ -72,6 +64,14 @@ def _structure(text: str) -> Shape:
             return Shape(_french(text[0], True) + _french(text[-1], False), tuple(parts))
         if text[0] == "(" and text[-1] == ")":
             return _structure(parts[0]) if parts[0] else Shape("one", (text,))
+    listed = _AND_OR.sub(", ", text)
+    if read_number(split_unit(listed).body) is None:
+        parts = split_top(listed, ",;", keep_grouped=", " in listed)
+        if len(parts) > 1:
+            return Shape("list", tuple(item for part in parts if part for item in expand_plus_minus(part)))
+    unions = split_top(text, "\\cup")
+    if len(unions) > 1:
+        return Shape("union", tuple(unions))
     expanded = expand_plus_minus(text)
     return Shape("list" if len(expanded) > 1 else "one", tuple(expanded))
 

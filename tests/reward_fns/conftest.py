@@ -1,0 +1,43 @@
+"""What the reward tests share: a pool of two workers, and the processes that belong to a parent."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from reward_fns.pool import Pool
+
+
+def processes_of(parent: int) -> list[int]:
+    """Process ids of the warm process and the workers that the pools of `parent` started, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if b"reward_fns.zygote" in arguments and str(parent).encode() in arguments and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture(name="processes_of")
+def processes_of_fixture():
+    return processes_of
+
+
+@pytest.fixture
+def pool(importable_tasks):
+    with Pool(workers=2, time_limit=3.0, preload=("pool_tasks",)) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def importable_tasks(monkeypatch):
+    """Workers import the tasks of these tests by the name `pool_tasks`."""
+    folder = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))

@@ -1,0 +1,71 @@
+"""The published case table: every row scores as it says, and no adversarial row is accepted."""
+
+from collections import Counter
+
+import pytest
+
+from reward_fns.cases import load_cases
+from reward_fns.cases import main as run_table
+from reward_fns.math import score_batch
+from reward_fns.multiple_choice import score as score_choice
+from reward_fns.result import Score
+
+FAMILIES = ("right", "wrong", "adversarial", "control", "gold")
+
+
+def value_of(result):
+    return result.value if isinstance(result, Score) else "skip"
+
+
+@pytest.fixture(scope="module")
+def judged():
+    cases = load_cases(*FAMILIES)
+    results = score_batch([case.response for case in cases], [case.gold for case in cases], time_limit=3.0)
+    return list(zip(cases, results, strict=True))
+
+
+def test_every_row_scores_as_published(judged):
+    found = [
+        (case.id, case.why, value_of(result), result.reason)
+        for case, result in judged
+        if (value_of(result), result.reason) != (case.expected, case.reason)
+    ]
+    assert found == []
+
+
+def test_no_adversarial_row_is_accepted(judged):
+    adversarial = [(case, result) for case, result in judged if case.family == "adversarial"]
+    assert len(adversarial) >= 100
+    assert [case.id for case, result in adversarial if value_of(result) != 0.0] == []
+
+
+def test_multiple_choice_rows():
+    for case in load_cases("multiple_choice"):
+        result = score_choice(case.response, case.gold, style=case.style)
+        assert (value_of(result), result.reason) == (case.expected, case.reason), (case.id, case.why)
+
+
+def test_the_table_is_well_formed():
+    cases = load_cases()
+    assert len(cases) >= 300
+    assert len({case.id for case in cases}) == len(cases)
+    assert all(case.why for case in cases)
+    assert all(case.expected in (0.0, 1.0, "skip") for case in cases)
+    assert all(case.reason or case.expected == 1.0 for case in cases)
+    assert min(Counter(case.family for case in cases).values()) >= 20
+    keys = [(repr(case.gold), case.response, case.style) for case in cases]
+    assert len(set(keys)) == len(keys), [key for key, count in Counter(keys).items() if count > 1]
+
+
+def test_a_gold_answer_of_the_right_rows_is_right_itself():
+    """Negative control of the grader: it must not accept by looking at the response alone, nor reject gold."""
+    rows = load_cases("right")
+    own = score_batch([rf"\boxed{{{case.gold}}}" for case in rows], [case.gold for case in rows])
+    assert [case.id for case, result in zip(rows, own, strict=True) if value_of(result) != 1.0] == []
+    foreign = score_batch([case.response for case in rows], ["7919"] * len(rows))
+    assert [case.id for case, result in zip(rows, foreign, strict=True) if value_of(result) != 0.0] == []
+
+
+def test_the_table_runs_against_any_grader(capsys):
+    assert run_table(["case_graders:accepts_all"]) == 1
+    assert "wrong accepts" in capsys.readouterr().out

@@ -1,0 +1,193 @@
+"""compute_score: verl's signature, batch and async forms, faults told apart, parity of the lenient mode."""
+
+import asyncio
+import inspect
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from reward_fns import math as reward_math
+from reward_fns.cases import load_cases
+from reward_fns.errors import BudgetSpent, OptionError, SkipError
+from reward_fns.gold import gold_answers
+from reward_fns.math import ascore, compute_score, compute_score_async, compute_score_batch, score, score_batch
+from reward_fns.pool import Kind, Outcome
+from reward_fns.result import VERL_KEYS, Score, Skip
+
+RIGHT = r"so \boxed{2\sqrt3}"
+GOLD = r"\sqrt{12}"
+
+
+@pytest.fixture(autouse=True)
+def fresh_budgets(monkeypatch):
+    monkeypatch.setattr(reward_math, "_running_budgets", {})
+
+
+class DeadPool:
+    """Stands where a pool stands and reports one fault for every task; a real broken pool is tested in test_pool.py."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def submit(self, *_args, **_kwargs):
+        from concurrent.futures import Future
+
+        future = Future()
+        future.set_result(Outcome(self.kind, detail="RuntimeError: why"))
+        return future
+
+
+def test_the_signature_is_verls():
+    parameters = inspect.signature(compute_score).parameters
+    assert list(parameters) == ["data_source", "solution_str", "ground_truth", "extra_info", "kwargs"]
+    assert parameters["extra_info"].default is None
+    assert inspect.iscoroutinefunction(compute_score_async) and not inspect.iscoroutinefunction(compute_score)
+
+
+def test_every_form_says_the_same():
+    rows = [(RIGHT, GOLD), (r"\boxed{41}", "42"), (r"\boxed{42}", None), ("nothing", "42"), (r"\boxed{42}", "42")]
+    single = [compute_score("math", response, gold) for response, gold in rows]
+    batch = compute_score_batch(["math"] * len(rows), [r for r, _ in rows], [g for _, g in rows])
+
+    async def together():
+        return await asyncio.gather(*(compute_score_async("math", response, gold) for response, gold in rows))
+
+    strip = [{k: v for k, v in fields.items() if k != "seconds"} for fields in single]
+    for other in (batch, asyncio.run(together())):
+        assert [{k: v for k, v in fields.items() if k != "seconds"} for fields in other] == strip
+    assert [fields["score"] for fields in single] == [1.0, 0.0, 0.0, 0.0, 1.0]
+    assert [fields["status"] for fields in single] == ["score", "score", "skip", "score", "score"]
+    assert all(tuple(fields) == VERL_KEYS for fields in single)
+
+
+def test_threads_get_what_the_main_thread_gets():
+    """math-verify's own time-outs raise off the main thread, where they once scored everything 0."""
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda _: score(RIGHT, GOLD).value, range(40)))
+    assert results == [1.0] * 40
+
+
+@pytest.mark.parametrize("response", [None, b"\\boxed{42}", 42, [], {}, math.nan, np.array(["x"])])
+def test_a_response_that_is_no_text_is_malformed(response):
+    assert score(response, "42") == Score(0.0, "not_text")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Kind.POOL_DOWN, Skip("pool_down", r"2\sqrt3")),
+        (Kind.KILLED, Skip("worker_killed", r"2\sqrt3")),
+        (Kind.RAISED, Skip("checker_raised:RuntimeError: why", r"2\sqrt3")),
+    ],
+)
+def test_a_fault_of_the_pool_is_a_skip(monkeypatch, kind, expected):
+    monkeypatch.setattr(reward_math, "shared_pool", lambda *_: DeadPool(kind))
+    assert score(RIGHT, GOLD) == expected
+
+
+def test_a_response_that_hangs_scores_zero_but_a_gold_answer_that_hangs_is_skipped():
+    tower = "5^{5^{5^{5}}}"
+    slow = score(rf"\boxed{{{tower}}}", "43", time_limit=1.0)
+    assert (slow.value, slow.reason) == (0.0, "time_out") and 0.9 < slow.seconds < 2.0
+    for _ in range(2):
+        result = score(r"\boxed{2^{10}}", "6^{6^{6^{6}}}", time_limit=1.0)
+        assert isinstance(result, Skip) and result.reason == "gold_unparsable"
+
+
+def test_soundness_of_the_gold_answer_does_not_depend_on_the_response():
+    for response in (r"\boxed{\frac{1}{}}", r"\boxed{42}", "no box", ""):
+        assert score(response, r"\frac{1}{").reason == "gold_unparsable"
+
+
+def test_skips_are_counted_and_beyond_the_budget_the_job_stops():
+    for _ in range(15):
+        assert compute_score("math", "x", None)["skipped"] == 1.0
+    with pytest.raises(BudgetSpent, match="gold_missing x16"):
+        compute_score("math", "x", None)
+
+
+def test_a_few_skips_among_many_scores_pass():
+    for step in range(400):
+        fields = compute_score("math", r"\boxed{42}", None if step % 20 == 0 else "42")
+        assert fields["skipped"] == float(step % 20 == 0)
+
+
+def test_a_skip_can_be_raised_instead():
+    with pytest.raises(SkipError, match="gold_missing"):
+        compute_score("math", "x", None, on_skip="raise")
+
+
+def test_options_are_checked():
+    for options in ({"mod": "lenient"}, {"mode": "loose"}, {"answer_scope": "all"}, {"time_limit": 0}, {"on_skip": "x"}):
+        with pytest.raises(OptionError):
+            compute_score("math", "x", "42", **options)
+    with pytest.raises(OptionError):
+        compute_score("math", "x", "42", skip_share=1.5)
+    fields = compute_score("math", r"\boxed{42}", "42", None, reward_router_address="a:1", reward_model_tokenizer=None)
+    assert fields["score"] == 1.0
+
+
+def test_unequal_lengths_are_refused():
+    with pytest.raises(ValueError):
+        score_batch(["a"], ["1", "2"])
+
+
+def test_answer_scope():
+    response = r"<think>\boxed{42}</think> done"
+    assert score(response, "42").value == 0.0
+    assert score(response, "42", answer_scope="anywhere").value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("raw", "answers"),
+    [
+        ("42", ("42",)),
+        (42, ("42",)),
+        (np.int64(42), ("42",)),
+        (np.float64(0.5), ("0.5",)),
+        (np.array(["1", "2"]), ("1", "2")),
+        (np.array([]), ()),
+        (np.array([[1]]), ()),
+        (("1", "1"), ("1",)),
+        (r"text \boxed{\frac{1}{2}}", (r"\frac{1}{2}",)),
+        ("a\n#### 1,234", ("1,234",)),
+        (math.nan, ()),
+        (b"42", ()),
+        (object(), ()),
+    ],
+)
+def test_gold_answers(raw, answers):
+    found, problem = gold_answers(raw)
+    assert found == answers and bool(problem) == (not answers)
+
+
+def test_lenient_mode_is_math_verify_with_its_defaults():
+    from math_verify import parse, verify
+
+    rows = [c for c in load_cases("right", "wrong", "adversarial", "control") if isinstance(c.gold, str)]
+    rows = [case for case in rows if len(case.response) < 5000]
+    ours = score_batch([case.response for case in rows], [case.gold for case in rows], mode="lenient")
+    different = []
+    for case, result in zip(rows, ours, strict=True):
+        (gold,), _ = gold_answers(case.gold)
+        golds = parse(rf"\boxed{{{gold}}}")
+        expected = float(verify(golds, parse(case.response)))
+        got = result.value if isinstance(result, Score) else None
+        if got != (expected if golds else None):
+            different.append((case.id, expected, result))
+    assert different == []
+
+
+def test_lenient_and_strict_differ_where_they_should():
+    assert score(r"\boxed{x=41=42}", "42", mode="lenient").value == 1.0
+    assert score(r"\boxed{x=41=42}", "42").value == 0.0
+    assert score("I think it is 42.", "42", mode="lenient").value == 1.0
+
+
+def test_an_event_loop_can_score():
+    async def main():
+        return await asyncio.gather(*(ascore(RIGHT, GOLD) for _ in range(20)))
+
+    assert [result.value for result in asyncio.run(main())] == [1.0] * 20
