@@ -1,5 +1,6 @@
 """One step's collection: answer, vote and filter by difficulty until enough prompts survive, in bounded rounds."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,12 +47,14 @@ class Collection:
         trained: the first groups that survived, at most the target.
         reason: why there are fewer than the target, `None` when there are not.
         rounds: rounds of answers.
+        unusable: reasons of groups that could not be voted on, counted.
     """
 
     groups: list[Group] = field(default_factory=list)
     trained: list[Group] = field(default_factory=list)
     reason: str | None = None
     rounds: int = 0
+    unusable: Counter[str] = field(default_factory=Counter)
 
 
 def collect(
@@ -81,6 +84,7 @@ def collect(
         collection.rounds += 1
         answered = answer(instructions)
         for instruction, reason in answered.unusable:
+            collection.unusable[reason] += 1
             _write(journal, "filtered_data", step, instruction, reason=reason)
         for group in answered.groups:
             collection.groups.append(group)

@@ -18,7 +18,7 @@ class Schedule:
     prompts_per_step: int = 16
     responses_per_prompt: int = 16
     sequences_per_update: int = 16
-    step_slack: float = 2.0
+    step_slack: float = 1.0
 
     def __post_init__(self) -> None:
         counts = {name: value for name, value in vars(self).items() if name != "step_slack"}

@@ -55,12 +55,14 @@ class VoteSettings:
 
     Attributes:
         convention: `default`, or `reference` for the original's pairwise matrix.
+        ties: `undecided` drops a group whose vote is tied; `earliest` lets the answer sampled first win.
         question_in_text: vote on question and response together, as the original.
         alarm_agreement: mean agreement of a step above which the model may have collapsed to one answer.
         alarm_steps: so many such steps in a row raise the alarm.
     """
 
     convention: str = "default"
+    ties: str = "undecided"
     question_in_text: bool = False
     alarm_agreement: float = 0.95
     alarm_steps: int = 3
@@ -87,6 +89,7 @@ class SerlSettings:
         variant: `self_instruct` (SeRL), `majority` (votes on the training data), or `ground_truth` (its labels).
         seeds: jsonl or parquet file of seed questions.
         question_key: their column (`--input_key`).
+        answer_template: what is asked, with `{question}` in the place of the instruction.
         rng_seed: seed of every draw of this recipe.
         reward_difficulty_bounds: agreement of the groups to train on (`--reward_difficulty_bounds`).
         instructions_num_per_iteration: trained prompts of an iteration (`--instructions_num_per_iteration`).
@@ -100,6 +103,7 @@ class SerlSettings:
     variant: str = "self_instruct"
     seeds: str | None = None
     question_key: str = "problem"
+    answer_template: str = "{question}"
     rng_seed: int = 42
     reward_difficulty_bounds: tuple[float, float] = (0.2, 0.8)
     instructions_num_per_iteration: int = 2000
@@ -117,11 +121,14 @@ class SerlSettings:
         _one_of("statistics", self.statistics, ("before", "after"))
         _one_of("instructions.similarity_scope", self.instructions.similarity_scope, SCOPES)
         _one_of("instructions.overlong_prompt", self.instructions.overlong_prompt, ("drop_examples", "truncate"))
+        _one_of("vote.ties", self.vote.ties, ("undecided", "earliest"))
         _one_of("vote.convention", self.vote.convention, ("default", "reference"))
         if self.variant == "self_instruct" and not self.seeds:
             raise ConfigError(
                 "serl.seeds is not set; give a jsonl or parquet file of seed questions (prepare_seeds writes it)"
             )
+        if "{question}" not in self.answer_template:
+            raise ConfigError(f"serl.answer_template must contain {{question}}, found {self.answer_template!r}")
         try:
             check_bounds(*self.reward_difficulty_bounds)
         except ValueError as error:

@@ -18,6 +18,9 @@ class Source(Protocol):
 
     shortfall: str | None
 
+    @property
+    def exhausted(self) -> bool: ...
+
     def next_round(self, n: int, *, step: int) -> list[Instruction]: ...
 
     def keep(self, instructions: Sequence[Instruction]) -> None: ...
@@ -59,6 +62,11 @@ class SelfInstructSource:
         self._calls = 0
         self._seeds_taken: list[str] = []
         self._counts: dict[str, float] = {}
+
+    @property
+    def exhausted(self) -> bool:
+        """A model never runs out of things to write."""
+        return False
 
     def next_round(self, n: int, *, step: int) -> list[Instruction]:
         """Up to `n` instructions to answer, generated while the pending pool is short of `n`."""
@@ -161,6 +169,11 @@ class DatasetSource:
         self.epochs = epochs
         self.shortfall: str | None = None
         self._position = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all epochs were given out."""
+        return self._position >= len(self.questions) * self.epochs
 
     def next_round(self, n: int, *, step: int) -> list[Instruction]:
         """The next `n` rows; their `idx` is the row number."""

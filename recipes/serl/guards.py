@@ -1,0 +1,98 @@
+"""Refusal, before anything starts, of configurations in which SeRL would run wrong."""
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipes.errors import ConfigError
+from recipes.serl.instructions import load_template
+from recipes.serl.questions import read_rows
+from recipes.serl.settings import SerlSettings
+from recipes.serl.verl_estimators import NAMES
+
+ESTIMATORS = (*NAMES, "reinforce_plus_plus", "rloo", "grpo")
+
+
+def check_serl_config(config: DictConfig) -> None:
+    """Refuse a composed configuration that SeRL cannot run with.
+
+    Raises:
+        ConfigError: one sentence that says what was found and what to set.
+        DataError, MissingFileError: the seed file cannot be used.
+    """
+    settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
+    _check_trainer(config)
+    _check_estimator(config)
+    _check_sizes(config, settings)
+    if settings.variant == "self_instruct":
+        _check_self_instruction(settings)
+
+
+def _check_trainer(config: DictConfig) -> None:
+    wanted = {
+        "trainer.v1.trainer_mode": (config.trainer.v1.trainer_mode, "serl"),
+        "trainer.v1.sampler.sync_refill_failed_groups": (config.trainer.v1.sampler.sync_refill_failed_groups, False),
+        "trainer.critic_warmup": (config.trainer.critic_warmup, 0),
+        "algorithm.filter_groups.enable": (config.algorithm.filter_groups.enable, False),
+        "critic.enable": (bool(config.critic.enable), False),
+        "reward.reward_model.enable": (config.reward.reward_model.enable, False),
+        "data.gen_batch_size": (config.data.gen_batch_size, None),
+    }
+    for key, (found, expected) in wanted.items():
+        if found != expected:
+            shown = {None: "null", False: "false"}.get(expected, expected)
+            raise ConfigError(f"SeRL collects and filters its prompts itself: set {key}={shown}, found {found}")
+
+
+def _check_estimator(config: DictConfig) -> None:
+    algorithm = config.algorithm
+    if algorithm.adv_estimator not in ESTIMATORS:
+        raise ConfigError(
+            f"algorithm.adv_estimator must be one of {', '.join(ESTIMATORS)}, found {algorithm.adv_estimator}"
+        )
+    if algorithm.adv_estimator == "serl_grpo" and algorithm.use_kl_in_reward:
+        raise ConfigError(
+            "SeRL's GRPO takes its KL penalty in the loss: set algorithm.use_kl_in_reward=false and "
+            "actor_rollout_ref.actor.use_kl_loss=true"
+        )
+    if algorithm.adv_estimator == "serl_rloo" and algorithm.gamma != 1:
+        raise ConfigError(f"SeRL's RLOO does not discount: set algorithm.gamma=1, found {algorithm.gamma}")
+
+
+def _check_sizes(config: DictConfig, settings: SerlSettings) -> None:
+    rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
+    if rollout.n < 2:
+        raise ConfigError(f"a vote needs actor_rollout_ref.rollout.n of at least 2, found {rollout.n}")
+    if data.train_batch_size % actor.ppo_mini_batch_size:
+        raise ConfigError(
+            f"data.train_batch_size={data.train_batch_size} must be a multiple of "
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={actor.ppo_mini_batch_size}"
+        )
+    rows = actor.ppo_mini_batch_size * rollout.n
+    for key in ("rollout", "ref"):
+        node = config.actor_rollout_ref[key]
+        micro = node.log_prob_micro_batch_size_per_gpu
+        if not node.log_prob_use_dynamic_bsz and micro and rows % micro:
+            raise ConfigError(
+                f"actor_rollout_ref.{key}.log_prob_micro_batch_size_per_gpu={micro} must divide the {rows} rows of a "
+                "mini-batch (ppo_mini_batch_size x rollout.n), because a round may hold any number of mini-batches"
+            )
+    instructions = settings.instructions
+    needed = instructions.max_prompt_tokens + instructions.max_tokens
+    if settings.variant == "self_instruct" and rollout.max_model_len is not None and rollout.max_model_len < needed:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.max_model_len={rollout.max_model_len} cannot hold a few-shot prompt and what "
+            f"follows it: set it to at least {needed} (serl.instructions.max_prompt_tokens + max_tokens)"
+        )
+
+
+def _check_self_instruction(settings: SerlSettings) -> None:
+    instructions = settings.instructions
+    seeds = read_rows(settings.seeds, settings.question_key)
+    if len(seeds) < instructions.few_shot_generation:
+        raise ConfigError(
+            f"{settings.seeds} holds {len(seeds)} seeds, a few-shot prompt takes "
+            f"serl.instructions.few_shot_generation={instructions.few_shot_generation}: add seeds or lower it"
+        )
+    try:
+        load_template(instructions.prompt_file)
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(f"serl.instructions.prompt_file: {error}") from error

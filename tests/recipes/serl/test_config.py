@@ -1,0 +1,136 @@
+"""Every shipped configuration composes and passes; what SeRL cannot run with is refused with the key to set."""
+
+import itertools
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+from recipes.composition import compose_config
+from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.serl.guards import check_serl_config
+from recipes.serl.schedule import Schedule
+
+VARIANTS = ("self_instruct", "majority", "ground_truth")
+ESTIMATORS = ("reinforce_pp", "rloo", "grpo")
+CONVENTIONS = ("default", "reference")
+SCALES = ("toy", "llama3_2_3b", "qwen2_5_7b", "qwen3_4b")
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    path = tmp_path / "seeds.jsonl"
+    path.write_text("".join(json.dumps({"problem": f"Question number {i}?"}) + "\n" for i in range(10)))
+    return path
+
+
+def composed(seeds, *overrides):
+    return compose_config("recipes.serl.config", "serl", [f"serl.seeds={seeds}", *overrides])
+
+
+@pytest.fixture(scope="module")
+def base():
+    """One composition for all refusals: composing takes a second, changing a copy nothing."""
+    return compose_config("recipes.serl.config", "serl", [])
+
+
+def changed(base, seeds, changes):
+    config = base.copy()
+    for key, value in {"serl.seeds": str(seeds), **changes}.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+COMBINATIONS = list(itertools.product(VARIANTS, ESTIMATORS, CONVENTIONS, SCALES))
+# Every pair of scale and variant, estimator or convention occurs in these.
+FEW = [
+    (VARIANTS[i % 3], ESTIMATORS[(i + i // 4) % 3], CONVENTIONS[i % 2 ^ i // 4 % 2], SCALES[i % 4]) for i in range(12)
+]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [pytest.param(groups, marks=() if groups in FEW else pytest.mark.long) for groups in COMBINATIONS],
+    ids="-".join,
+)
+def test_every_combination_of_groups_passes(seeds, groups):
+    names = ("variant", "estimator", "convention", "scale")
+    check_serl_config(composed(seeds, *(f"{name}={value}" for name, value in zip(names, groups, strict=True))))
+
+
+def test_the_reference_convention_has_the_constants_of_the_original(seeds):
+    config = composed(seeds, "convention=reference")
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (config.data.train_batch_size, rollout.n, actor.ppo_mini_batch_size) == (16, 16, 1)
+    assert (rollout.temperature, rollout.top_p, rollout.max_model_len) == (1.0, 1.0, 2048)
+    assert (config.data.max_prompt_length, config.data.max_response_length) == (1024, 1024)
+    optim = actor.optim
+    assert (optim.lr, optim.lr_scheduler_type, optim.min_lr_ratio, optim.lr_warmup_steps_ratio) == (
+        5e-7,
+        "cosine",
+        0.1,
+        0.03,
+    )
+    assert (list(optim.betas), optim.weight_decay, optim.clip_grad, actor.clip_ratio) == ([0.9, 0.95], 0.0, 1.0, 0.2)
+    assert config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.kl_coef == 1e-4
+    serl = config.serl
+    assert (serl.instructions.lowercase_like_reference, serl.vote.question_in_text) == (True, True)
+    assert (serl.instructions.similarity_scope, serl.vote.convention, serl.vote.ties) == (
+        "pool",
+        "reference",
+        "earliest",
+    )
+    assert serl.answer_template == "{question}" and rollout.agent.default_agent_loop == "serl_raw_prompt"
+
+
+def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
+    config = composed(seeds, "estimator=grpo", "algorithm.kl_ctrl.kl_coef=1e-3")
+    actor = config.actor_rollout_ref.actor
+    assert (actor.use_kl_loss, actor.kl_loss_type, actor.kl_loss_coef) == (True, "low_var_kl", 1e-3)
+    assert not config.algorithm.use_kl_in_reward
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trainer.v1.trainer_mode": "sync"}, "trainer.v1.trainer_mode=serl, found sync"),
+        ({"algorithm.adv_estimator": "gae"}, "algorithm.adv_estimator must be one of serl_reinforce_pp"),
+        ({"algorithm.adv_estimator": "serl_grpo"}, "use_kl_in_reward=false"),
+        ({"algorithm.adv_estimator": "serl_rloo", "algorithm.gamma": 0.9}, "algorithm.gamma=1"),
+        ({"algorithm.filter_groups.enable": True}, "algorithm.filter_groups.enable=false"),
+        ({"critic.enable": True}, "critic.enable=false"),
+        ({"data.gen_batch_size": 4}, "data.gen_batch_size=null"),
+        ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "sync_refill_failed_groups=false"),
+        ({"actor_rollout_ref.rollout.n": 1}, "rollout.n of at least 2"),
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 3}, "multiple of"),
+        ({"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 5}, "must divide the 16 rows"),
+        ({"actor_rollout_ref.rollout.max_model_len": 1500}, "at least 2048"),
+        ({"serl.reward_difficulty_bounds": [0.9, 0.1]}, "serl.reward_difficulty_bounds"),
+        ({"serl.answer_template": "ask"}, "must contain {question}"),
+        ({"serl.instructions.few_shot_generation": 11}, "holds 10 seeds"),
+        ({"serl.instructions.prompt_file": "nowhere.json"}, "nowhere.json does not exist"),
+        ({"serl.no_such_key": 1}, "serl has no setting no_such_key"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_key(base, seeds, changes, message):
+    with pytest.raises(ConfigError) as refusal:
+        check_serl_config(changed(base, seeds, changes))
+    assert message in str(refusal.value)
+
+
+def test_seed_files_are_read_before_anything_starts(base, seeds, tmp_path):
+    with pytest.raises(MissingFileError, match="none.jsonl does not exist"):
+        check_serl_config(changed(base, tmp_path / "none.jsonl", {}))
+    with pytest.raises(DataError, match="has no column 'question'; it has problem"):
+        check_serl_config(changed(base, seeds, {"serl.question_key": "question"}))
+
+
+def test_length_of_the_original_run_follows_from_the_config(base):
+    config = base
+    schedule = Schedule(
+        instructions_num_per_iteration=config.serl.instructions_num_per_iteration,
+        prompts_per_step=config.data.train_batch_size,
+        responses_per_prompt=config.actor_rollout_ref.rollout.n,
+        sequences_per_update=config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,
+    )
+    assert (schedule.max_steps, schedule.updates) == (125, 2000)
