@@ -1,17 +1,16 @@
 """Which vLLM this package knows: the version range, and what each upstream symbol it touches must look like.
 
-``PATCHES.md`` says the same in prose; a test keeps the two in step. A row's check reads signatures, fields and source
-text only, it runs nothing.
+``PATCHES.md`` says the same in prose; a test keeps the two in step.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import inspect
 import os
 from collections.abc import Iterable
 from functools import cache
+
+from vllm_patches.tandem.upstream_symbols import TANDEM_SYMBOLS
+from vllm_patches.upstream import Fields, Source, Upstream
 
 SUPPORTED_VERSIONS = ">=0.28.0,<0.29"
 UNTESTED_SWITCH = "VERL_DUETS_UNTESTED_VLLM"
@@ -19,89 +18,6 @@ UNTESTED_SWITCH = "VERL_DUETS_UNTESTED_VLLM"
 
 class UnsupportedVllmError(RuntimeError):
     """The installed vLLM is not one that this package knows how to extend."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """A callable whose parameter names are exactly these, in this order."""
-
-    parameters: tuple[str, ...]
-
-    def describe(self) -> str:
-        return f"({', '.join(self.parameters)})"
-
-    def fault(self, target: object) -> str | None:
-        found = tuple(inspect.signature(inspect.unwrap(target)).parameters)
-        return None if found == self.parameters else f"({', '.join(found)})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Fields:
-    """A dataclass, named tuple or message struct that has at least these fields."""
-
-    names: tuple[str, ...]
-
-    def describe(self) -> str:
-        return f"has fields {', '.join(self.names)}"
-
-    def fault(self, target: object) -> str | None:
-        if dataclasses.is_dataclass(target):
-            found = {field.name for field in dataclasses.fields(target)}
-        else:
-            found = set(getattr(target, "__struct_fields__", ()) or getattr(target, "_fields", ()))
-        missing = [name for name in self.names if name not in found]
-        return f"lacks {', '.join(missing)}" if missing else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A function, class or property whose source text holds each of these fragments (white space ignored)."""
-
-    fragments: tuple[str, ...]
-
-    def describe(self) -> str:
-        return "; ".join(f"`{fragment}`" for fragment in self.fragments)
-
-    def fault(self, target: object) -> str | None:
-        target = target.fget if isinstance(target, property) else inspect.unwrap(target)
-        text = "".join(inspect.getsource(target).split())
-        missing = [fragment for fragment in self.fragments if "".join(fragment.split()) not in text]
-        return "lacks " + "; ".join(f"`{fragment}`" for fragment in missing) if missing else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Upstream:
-    """One upstream symbol: where it is, which area needs it, what for, and what it must look like."""
-
-    symbol: str
-    area: str
-    why: str
-    expected: Signature | Fields | Source
-
-    def row(self) -> dict[str, str]:
-        """The ledger row; ``status`` is ``ok``, ``changed`` or ``missing``."""
-        row = {"symbol": self.symbol, "area": self.area, "why": self.why, "expected": self.expected.describe()}
-        try:
-            target = _resolve(self.symbol)
-        except (ImportError, AttributeError) as error:
-            return row | {"found": f"{type(error).__name__}: {error}", "status": "missing"}
-        original = _beneath_our_patch(target)
-        fault = self.expected.fault(original)
-        as_expected = "as expected" if original is target else "as expected, patched by vllm_patches"
-        return row | {"found": fault or as_expected, "status": "changed" if fault else "ok"}
-
-
-def _resolve(symbol: str) -> object:
-    module_name, _, qualified = symbol.partition(":")
-    target: object = importlib.import_module(module_name)
-    for part in qualified.split("."):
-        target = inspect.getattr_static(target, part)
-    return target.__func__ if isinstance(target, staticmethod | classmethod) else target
-
-
-def _beneath_our_patch(target: object) -> object:
-    replacement = target.fget if isinstance(target, property) else target
-    return getattr(replacement, "upstream", target)
 
 
 SYMBOLS: tuple[Upstream, ...] = (
@@ -141,6 +57,7 @@ SYMBOLS: tuple[Upstream, ...] = (
         "looks the patched function up by name at call time",
         Source(("from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm",)),
     ),
+    *TANDEM_SYMBOLS,
 )
 
 

@@ -8,7 +8,7 @@ pytest.importorskip("vllm")
 
 import vllm_patches  # noqa: E402
 from vllm_patches import guard  # noqa: E402
-from vllm_patches.guard import Fields, Signature, Source, Upstream  # noqa: E402
+from vllm_patches.upstream import Fields, Signature, Source, Upstream  # noqa: E402
 
 PATCHES = Path(vllm_patches.__file__).with_name("PATCHES.md")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ class RequestSettings:
 
 def request_settings(
     config: TandemConfig,
-    extra: Mapping[str, Any] | None,
+    extra: Mapping[str, Any] | str | None,
     prompt_token_ids: Sequence[int],
     sampling_seed: int | None = None,
 ) -> RequestSettings:
@@ -139,36 +140,41 @@ def request_settings(
 
     Args:
         config: the engine's settings, the defaults.
-        extra: ``SamplingParams.extra_args["tandem"]``: any of selection_strategy, prob_senior, max_gap_tokens,
-            chunk_size, word_align, seed, request, resume_len. Without ``request`` the prompt's token ids stand for it.
+        extra: ``SamplingParams.extra_args["tandem"]``, a mapping or (for HTTP clients, who can send no mapping there) a
+            JSON object in a string: any of selection_strategy, prob_senior, max_gap_tokens, chunk_size, word_align,
+            seed, request, resume_len.
         prompt_token_ids: the request's prompt, a resumed partial response included.
-        sampling_seed: the request's own ``SamplingParams.seed``; it enters the coins, so that the responses of one
-            request with ``n > 1``, whose seeds vLLM counts up, draw different ones.
+        sampling_seed: the request's own ``SamplingParams.seed``. It stands, with the prompt's token ids, for a missing
+            ``request``; vLLM counts it up over the responses of one request with ``n > 1``. A given ``request`` decides
+            alone.
 
     Raises:
         ValueError: an unknown key, or a value outside its range.
     """
-    extra = {} if extra is None else extra
-    check_request(extra)
-    resume_len = extra.get("resume_len", 0)
+    given = check_request(extra)
+    resume_len = given.pop("resume_len", 0)
     if resume_len > len(prompt_token_ids):
         raise ValueError(f"resume_len is {resume_len}, more than the {len(prompt_token_ids)} tokens of the prompt")
-    given = {key: value for key, value in extra.items() if key != "resume_len"}
     if "request" not in given:
-        given["request"] = _prompt_identity(prompt_token_ids[: len(prompt_token_ids) - resume_len])
+        prompt = _prompt_identity(prompt_token_ids[: len(prompt_token_ids) - resume_len])
+        given["request"] = prompt if sampling_seed is None else request_key(prompt, sampling_seed)
     if given.get("selection_strategy", "word") != "word":
         given.setdefault("word_align", "after")
-    if sampling_seed is not None:
-        given["request"] = request_key(given["request"], sampling_seed)
     return RequestSettings(dataclasses.replace(config.defaults, **given), resume_len)
 
 
-def check_request(extra: Mapping[str, Any]) -> None:
-    """Refuse a request's ``extra_args["tandem"]`` that no engine could take.
+def check_request(extra: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """A request's ``extra_args["tandem"]`` as a dictionary; refuses what no engine could take.
 
     Raises:
-        ValueError: not a mapping, an unknown key, or a value outside its range.
+        ValueError: not a mapping or a JSON object, an unknown key, or a value outside its range.
     """
+    if isinstance(extra, str):
+        try:
+            extra = json.loads(extra)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"extra_args['tandem'] is a string that is not JSON: {error}") from error
+    extra = {} if extra is None else extra
     if not isinstance(extra, Mapping):
         raise ValueError(f"extra_args['tandem'] is {type(extra).__name__}; expected a mapping of settings")
     _refuse_unknown(extra, REQUEST_KEYS, "key in extra_args['tandem']")
@@ -176,6 +182,7 @@ def check_request(extra: Mapping[str, Any]) -> None:
     if not isinstance(resume_len, int) or isinstance(resume_len, bool) or resume_len < 0:
         raise ValueError(f"resume_len is {resume_len!r}; expected how many of the prompt's last tokens are response")
     ScheduleParams(**{key: value for key, value in extra.items() if key != "resume_len"})
+    return dict(extra)
 
 
 def engine_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,12 @@ class RequestCheck(LogitsProcessor):
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Raise ValueError for settings that the engine could only answer with an error."""
-        if sampling_params.n > 1 and sampling_params.seed is None:
+        given = check_request((sampling_params.extra_args or {}).get(CONFIG_KEY))
+        if sampling_params.n > 1 and (sampling_params.seed is None or "request" in given):
             raise ValueError(
-                f"n is {sampling_params.n} without a seed: all responses would draw the same author coins; set "
-                "SamplingParams.seed, or send the responses as requests of their own with a 'request' each"
+                f"n is {sampling_params.n}, and all responses would draw the same author coins; set "
+                "SamplingParams.seed and leave 'request' out, or send each response as a request of its own"
             )
-        check_request((sampling_params.extra_args or {}).get(CONFIG_KEY) or {})
 
     def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool) -> None:
         pass

@@ -14,7 +14,7 @@ from vllm_patches.tandem.config import (
     engine_arguments,
     request_settings,
 )
-from vllm_patches.tandem.schedule import ScheduleParams, request_key
+from vllm_patches.tandem.schedule import ScheduleParams
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,8 @@ def test_engine_arguments_are_plain_data_that_survives_a_command_line():
         (dict(resume_len=1.0), "resume_len is 1.0"),
         (dict(resume_len=True), "resume_len is True"),
         (dict(request="a"), "request is 'a'"),
+        ("request=7", "not JSON"),
+        ("[7]", "expected a mapping"),
     ],
 )
 def test_faulty_request_settings(extra, says):
@@ -73,7 +75,8 @@ def test_a_request_inherits_what_it_does_not_set():
     config = TandemConfig("j", prob_senior=0.25, max_gap_tokens=9, seed=4)
     settings = request_settings(config, dict(request=7, prob_senior=0.75), [1, 2, 3])
     assert settings.params == ScheduleParams("word", 0.75, 9, seed=4, request=7)
-    assert request_settings(config, dict(request=7), [1], sampling_seed=3).params.request == request_key(7, 3)
+    assert request_settings(config, dict(request=7), [1], sampling_seed=3).params.request == 7
+    assert request_settings(config, '{"request": 7}', [1]).params.request == 7
 
 
 def test_without_a_name_of_its_own_a_request_is_known_by_its_prompt():

@@ -95,7 +95,6 @@ def test_responses_of_one_request_sample_and_draw_their_own(engine, jobs, refere
     params = [
         SamplingParams(
             temperature=1.0, seed=70 + i, n=3, max_tokens=40, ignore_eos=True, logprobs=0, prompt_logprobs=0,
-            extra_args={"tandem": dict(request=i)},
         )
         for i in range(4)
     ]  # fmt: skip
@@ -110,7 +109,7 @@ def test_responses_of_one_request_sample_and_draw_their_own(engine, jobs, refere
         torch.testing.assert_close(torch.tensor(prompt_log_probs), senior, atol=1e-3, rtol=1e-3)
         for c in output.outputs:
             ids, mask = list(c.token_ids), c.authorship_mask
-            assert mask == reference.mask_of(ids, dict(request=i), prompts[i], 70 + i + c.index)
+            assert mask == reference.mask_of(ids, {}, prompts[i], 70 + i + c.index)
             by_author = [reference.log_probs(author, prompts[i] + ids)[len(prompts[i]) - 1 :] for author in (0, 1)]
             writers = torch.tensor([by_author[author][k] for k, author in enumerate(mask)])
             returned = torch.tensor([at[token].logprob for at, token in zip(c.logprobs, ids, strict=True)])
@@ -185,8 +184,9 @@ def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expect
     ):
         with pytest.raises(VLLMValidationError, match=says):
             engine.run([dataclasses.replace(jobs[0], tandem=faulty)])
-    with pytest.raises(VLLMValidationError, match="n is 2 without a seed"):
-        engine.run(jobs[:1], temperature=1.0, n=2)
+    for sampling in (dict(n=2, temperature=1.0), dict(n=2, temperature=1.0, seed=1)):
+        with pytest.raises(VLLMValidationError, match="n is 2, and all responses would draw the same author coins"):
+            engine.run(jobs[:1], **sampling)
     # only the engine knows the prompt's length
     too_long = dataclasses.replace(jobs[0], tandem=dict(resume_len=len(jobs[0].prompt) + 1))
     written = engine.run([too_long, jobs[1]])
