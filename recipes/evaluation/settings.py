@@ -85,7 +85,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         ),
         grading=config["grading"],
         handoff=config["handoff"],
-        engine=config["engine"],
+        engine={key: value for key, value in config["engine"].items() if value is not None},
         endpoint=config["endpoint"],
         score_only=Path(config["score_only"]) if config["score_only"] else None,
         output_dir=Path(config["output_dir"]),
