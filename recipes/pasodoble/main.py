@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recipes import preflight
+from recipes.errors import MissingFileError
 from recipes.launch import Recipe, main
 from recipes.pasodoble.knowledge import check_knowledge
 from recipes.pasodoble.prompts import require_chat_template
@@ -18,7 +19,7 @@ def check(config: DictConfig) -> None:
     """Refuse what the game cannot run with, then write out the Proposer's whole configuration.
 
     Raises:
-        ValueError: with one sentence.
+        ValueError, LaunchError: with one sentence.
     """
     settings = GameSettings.from_config(OmegaConf.to_container(config.pasodoble, resolve=True))
     _check_contradictions(config)
@@ -82,7 +83,10 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
         if not model.get("custom_chat_template"):
             require_chat_template(tokenizers[name])
     if settings.use_knowledge:
-        check_knowledge(settings.knowledge, tokenizers["proposer.actor_rollout_ref"])
+        try:
+            check_knowledge(settings.knowledge, tokenizers["proposer.actor_rollout_ref"])
+        except FileNotFoundError as error:
+            raise MissingFileError(f"pasodoble.knowledge.path: {error}") from error
 
 
 RECIPE = Recipe(name="pasodoble", config_name="pasodoble", check=check, blocks=("pasodoble", "proposer"))
