@@ -157,6 +157,12 @@ LEDGER: tuple[Symbol, ...] = (
         source=("7d90ac1cec5999ae",),
     ),
     Symbol(
+        "ray._private.services:find_bootstrap_address",
+        "recipes/cluster.py",
+        "finds the cluster that `ray start` made on this host, as ray.init would",
+        parameters="temp_dir",
+    ),
+    Symbol(
         "ray._private.state:actors",
         "recipes/watchdog.py",
         "lists the dead actors of a job without Ray's dashboard",

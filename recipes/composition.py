@@ -59,6 +59,11 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
     Raises:
         ConfigError: an override does not parse, or names a key or an option that does not exist.
     """
+    for override in overrides:
+        try:
+            OverridesParser.create().parse_override(override)
+        except HydraException as error:
+            raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}") from error
     GlobalHydra.instance().clear()
     path = f"hydra.searchpath=[{VERL_CONFIG},{PLATFORM_CONFIG}]"
     try:
@@ -92,8 +97,8 @@ def difference(config: DictConfig, defaults: DictConfig) -> dict[str, tuple[obje
 def refuse_unknown_additions(overrides: Sequence[str], defaults: DictConfig, own_blocks: Sequence[str]) -> None:
     """Refuse ``+key=value`` where verl would ignore the key, or fail on it minutes later inside a worker.
 
-    Additions are welcome in the recipe's own blocks, in free-form nodes (``*_kwargs``, ``override_config``, ``ray_init``,
-    ...) and wherever the dataclass behind a node has the field.
+    Additions are welcome in the recipe's own blocks, in free-form nodes (``*_kwargs``, ``override_config``,
+    ``ray_init``, ...) and wherever the dataclass behind a node has the field.
 
     Raises:
         ConfigError: with the key and the nearest known one.

@@ -1,9 +1,9 @@
 """What a killed run leaves on a host, and how the next start removes it: our own things only.
 
-Every process of a run carries the run's name in its environment (``VERL_DUETS_RUN``: host, driver pid, the driver's start
-time, and a random part). A name whose driver no longer lives marks orphans. Shared-memory segments carry no owner, so
-they are taken only when verl named them, this user owns them, no live process maps them, and a run of ours that has died
-was running when they were made; each run leaves a small record for that.
+Every process of a run carries the run's name in its environment (``VERL_DUETS_RUN``: host, driver pid, the driver's
+start time, and a random part). A name whose driver no longer lives marks orphans. Shared-memory segments carry no
+owner, so they are taken only when verl named them, this user owns them, no live process maps them, and a run of ours
+that has died was running when they were made; each run leaves a small record for that.
 """
 
 import contextlib

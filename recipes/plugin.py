@@ -1,9 +1,9 @@
 """What this package adds to verl, and how: one table, applied in every process that imports verl.
 
-verl loads the entry points of group ``verl.plugins`` at the end of ``import verl``; it does not call them and hides what
-they raise. So importing this module registers, it imports nothing heavy (a row waits until verl itself imports the
-registry it goes into), and it cannot raise: what goes wrong is kept in :data:`errors`, where ``python -m recipes.doctor``
-and the gate in :mod:`recipes.launch` find it.
+verl loads the entry points of group ``verl.plugins`` at the end of ``import verl``; it does not call them and hides
+what they raise. So importing this module registers, it imports nothing heavy (a row waits until verl itself imports
+the registry it goes into), and it cannot raise: what goes wrong is kept in :data:`errors`, where ``python -m
+recipes.doctor`` and the gate in :mod:`recipes.launch` find it.
 
 Installing the package changes nothing else about verl. The CPU platform is a registered name that is never detected by
 itself, and its patches load only where a launch asked for them through the environment.
@@ -144,7 +144,8 @@ def _apply(row: Row, registry: object) -> None:
 
 
 def activate(rows: Iterable[Row] = TABLE) -> None:
-    """Register each row now if verl has already imported its registry, else when verl does. Repeating it is harmless."""
+    """Register each row now if verl has already imported its registry, else when verl does. Repeating it is
+    harmless."""
     import wrapt
 
     for row in rows:
@@ -189,7 +190,8 @@ def check(rows: Iterable[Row] = TABLE) -> list[RowState]:
 
 
 def start() -> None:
-    """Activate the table and what the environment of this run asks for; repeating it is harmless, and it never raises."""
+    """Activate the table and what the environment of this run asks for; repeating it is harmless, and it never
+    raises."""
     try:
         activate()
         if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":

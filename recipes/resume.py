@@ -1,8 +1,8 @@
 """What has to be true of a checkpoint folder and a metrics file before a run resumes from them.
 
-verl writes a checkpoint step by step into ``global_step_N`` and names it in ``latest_checkpointed_iteration.txt`` at the
-end, by a plain write; and its file logger starts every run with an empty file. Killed at the wrong moment, the first
-leaves a tracker it cannot read, and the second loses the curve.
+verl writes a checkpoint step by step into ``global_step_N`` and names it in ``latest_checkpointed_iteration.txt`` at
+the end, by a plain write; and its file logger starts every run with an empty file. Killed at the wrong moment, the
+first leaves a tracker it cannot read, and the second loses the curve.
 """
 
 import json
@@ -61,7 +61,8 @@ def resume_step(directory: Path) -> tuple[int, str | None]:
         return 0, None
     if not steps:
         raise CheckpointError(
-            f"{tracker} says {named!r}, and {directory} holds no complete checkpoint: move the folder away to start over"
+            f"{tracker} says {named!r}, and {directory} holds no complete checkpoint: "
+            "move the folder away to start over"
         )
     write_atomically(tracker, str(steps[-1]))
     return steps[

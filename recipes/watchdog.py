@@ -51,7 +51,8 @@ class Watchdog:
         if self._stopped.wait(self.grace):
             return
         print(
-            f"\nThe run has ended: {self.died}. Its last complete checkpoint is kept; the same command resumes from it.",
+            f"\nThe run has ended: {self.died}. "
+            "Its last complete checkpoint is kept; the same command resumes from it.",
             file=sys.stderr,
             flush=True,
         )

@@ -1,8 +1,8 @@
 """A weight sync that fails, instead of waiting for ever for a rollout engine that is gone.
 
-verl's sender of weights blocks in ``socket.recv()`` until the engine acknowledges each bucket. When the engine has died,
-or has raised while it loaded a bucket, nobody answers: the trainer hangs and the driver stays silent. Runs started by
-:mod:`recipes.launch` give each acknowledgement a limit; other verl jobs keep upstream's behaviour.
+verl's sender of weights blocks in ``socket.recv()`` until the engine acknowledges each bucket. When the engine has
+died, or has raised while it loaded a bucket, nobody answers: the trainer hangs and the driver stays silent. Runs
+started by :mod:`recipes.launch` give each acknowledgement a limit; other verl jobs keep upstream's behaviour.
 """
 
 import functools
@@ -47,6 +47,8 @@ def bound_acknowledgements(module) -> None:
     @functools.wraps(bind)
     def _init_socket(self):
         bind(self)
+        # A bound socket without a peer blocks in send, one whose peer is gone in recv.
+        self.socket.setsockopt(zmq.SNDTIMEO, int(seconds * 1000))
         self.socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))
         self.socket.setsockopt(zmq.LINGER, 0)
 
@@ -56,9 +58,9 @@ def bound_acknowledgements(module) -> None:
             await send(self, weights)
         except zmq.Again as error:
             raise WeightSyncTimeout(
-                f"the rollout engine behind {self.zmq_handle} did not acknowledge new weights within {seconds:g} s: it has "
-                f"died, or failed while loading them (its own error stands above, under the name of its worker). Raise "
-                f"{VARIABLE} if the engine is only slow."
+                f"the rollout engine behind {self.zmq_handle} did not acknowledge new weights within {seconds:g} s: it "
+                f"has died, or failed while loading them (its own error stands above, under the name of its worker). "
+                f"Raise {VARIABLE} if the engine is only slow."
             ) from error
 
     sender._init_socket, sender.async_send_weights = _init_socket, async_send_weights

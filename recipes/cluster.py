@@ -1,0 +1,185 @@
+"""Where a run goes: a new Ray cluster here or a running one, its accelerators or the CPU; and what travels along."""
+
+import os
+import socket
+import warnings
+from collections.abc import Sequence
+
+from recipes import plugin
+from recipes.errors import EnvironmentProblem
+
+FORWARDED = (
+    "VERL_PLATFORM",
+    "VERL_ENGINE_DEVICE",
+    "VERL_DUETS_CPU",
+    "VERL_DUETS_RUN",
+    "VERL_DUETS_SYNC_TIMEOUT",
+    "VERL_FILE_LOGGER_PATH",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_CPU_OMP_THREADS_BIND",
+    "VLLM_NO_USAGE_STATS",
+    "OMP_NUM_THREADS",
+    "HF_HUB_OFFLINE",
+    "HF_ENDPOINT",
+    "TOKENIZERS_PARALLELISM",
+    "TQ_LOGGING_LEVEL",
+)
+SYNC_TIMEOUT_SECONDS = "60"
+# verl warns of every training engine that is not installed, in every process.
+QUIET = "ignore::UserWarning:verl.workers.engine"
+
+
+def cluster_address(overrides: Sequence[str]) -> str | None:
+    """Address of the Ray cluster to join, None to start one on this machine.
+
+    In order: the override ``ray_kwargs.ray_init.address``, ``RAY_ADDRESS``, a cluster that ``ray start`` made on this
+    host. ``local`` always starts a new one.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    for item in overrides:
+        key, _, value = item.lstrip("+").partition("=")
+        if key == "ray_kwargs.ray_init.address":
+            address = value.strip("'\"")
+    if address == "local":
+        return None
+    return _started_on_this_host() if address in (None, "", "null") else address
+
+
+def _started_on_this_host() -> str | None:
+    from ray._private.services import find_bootstrap_address
+
+    address = find_bootstrap_address(None)
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except (OSError, ValueError):
+        return None
+    return address
+
+
+def choose_device(overrides: Sequence[str], cluster: str | None) -> str:
+    """``cpu`` when it is asked for or nothing else is there; otherwise ``accelerator``, and verl finds out which."""
+    asked = [item.partition("=")[2] for item in overrides if item.partition("=")[0].lstrip("+") == "trainer.device"]
+    if asked:
+        return "cpu" if asked[-1].strip("'\"") == "cpu" else "accelerator"
+    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if platform:
+        return "cpu" if platform == "cpu" else "accelerator"
+    if cluster is not None:
+        return "accelerator" if _cluster_has_accelerator(cluster) else "cpu"
+    return "accelerator" if _machine_has_accelerator() else "cpu"
+
+
+def _machine_has_accelerator() -> bool:
+    import torch
+
+    return torch.cuda.is_available() or (hasattr(torch, "npu") and torch.npu.is_available())
+
+
+def _cluster_has_accelerator(address: str) -> bool:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, OSError) as error:
+        raise EnvironmentProblem(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from error
+    try:
+        return any(ray.cluster_resources().get(name, 0) > 0 for name in ("GPU", "NPU"))
+    finally:
+        ray.shutdown()
+
+
+def set_environment(device: str) -> None:
+    defaults = {
+        "VERL_DUETS_SYNC_TIMEOUT": SYNC_TIMEOUT_SECONDS,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONWARNINGS": QUIET,
+    }
+    if device == "cpu":
+        defaults |= {
+            "VERL_PLATFORM": "cpu",
+            # verl registers its FSDP engines for "cuda" and "npu"; this is its own switch to pick one of them.
+            "VERL_ENGINE_DEVICE": "cuda",
+            "VERL_DUETS_CPU": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2)),
+            "TOKENIZERS_PARALLELISM": "false",
+            "TQ_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", message=r"\w+ engine is not available", category=UserWarning)
+    plugin.start()
+
+
+def platform_layer(device: str, cluster: str | None) -> list[str]:
+    if device != "cpu":
+        return []
+    if cluster is not None:
+        return ["+platform=cpu", "~ray_kwargs.ray_init.object_store_memory", "~ray_kwargs.ray_init.include_dashboard"]
+    return ["+platform=cpu"]
+
+
+def prepare_ray(config, device: str, cluster: str | None) -> None:
+    """Logical devices for a local CPU cluster, and the environment every worker needs."""
+    from omegaconf import OmegaConf, open_dict
+
+    ray_init = config.ray_kwargs.ray_init
+    with open_dict(config.ray_kwargs):
+        environment = {name: os.environ[name] for name in FORWARDED if name in os.environ}
+        runtime_env = OmegaConf.to_container(ray_init.get("runtime_env") or {}) or {}
+        runtime_env["env_vars"] = {**environment, **(runtime_env.get("env_vars") or {})}
+        ray_init.runtime_env = runtime_env
+        if cluster is not None:
+            ray_init.address = cluster
+            ray_init.pop("num_cpus", None)
+            return
+        ray_init.address = "local"
+        if device == "cpu":
+            devices = config.trainer.n_gpus_per_node * config.trainer.nnodes
+            reward_model = config.reward.reward_model
+            if reward_model.enable and reward_model.enable_resource_pool:
+                devices += reward_model.n_gpus_per_node * reward_model.nnodes
+            ray_init.num_gpus = ray_init.get("num_gpus") or devices
+            ray_init.num_cpus = ray_init.get("num_cpus") or max(os.cpu_count() or 1, 4 + 4 * devices)
+
+
+def check_cluster(config, cluster: str) -> None:
+    """Every node of a cluster that is joined must have the package, and the cluster the devices."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    wanted = config.trainer.n_gpus_per_node * config.trainer.nnodes
+
+    def installed() -> str | None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("verl-duets")
+        except PackageNotFoundError:
+            return None
+
+    ray.init(address=cluster, log_to_driver=False, logging_level="ERROR")
+    try:
+        devices = max(ray.cluster_resources().get(name, 0) for name in ("GPU", "NPU"))
+        if devices < wanted:
+            raise EnvironmentProblem(
+                f"the cluster at {cluster} offers {devices:g} devices and the run wants {wanted} "
+                "(trainer.nnodes x trainer.n_gpus_per_node); nodes without an accelerator offer logical ones when "
+                "started with 'ray start --num-gpus=N'"
+            )
+        probe = ray.remote(num_cpus=0)(installed)
+        for node in ray.nodes():
+            if not node["Alive"]:
+                continue
+            here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            if ray.get(probe.options(scheduling_strategy=here).remote(), timeout=60) is None:
+                raise EnvironmentProblem(
+                    f"node {node['NodeManagerAddress']} has no verl-duets: install it there (pip install -e .), or "
+                    "name an image that has it in ray_kwargs.ray_init.runtime_env"
+                )
+    finally:
+        ray.shutdown()

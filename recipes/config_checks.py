@@ -1,0 +1,137 @@
+"""Refusals that need the composed config: platform, verl's own validation, micro-batches, registrations."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+from recipes import plugin
+from recipes.errors import ConfigError, EnvironmentProblem
+from recipes.plugin import Row
+
+
+def check_platform(config, device: str) -> None:
+    if device != "cpu":
+        return
+    rollout = config.actor_rollout_ref.rollout
+    found = {
+        "actor_rollout_ref.rollout.name": (rollout.name, lambda value: value != "sglang", "vllm"),
+        "actor_rollout_ref.actor.strategy": (config.actor_rollout_ref.actor.strategy, _is_fsdp2, "fsdp2"),
+        "actor_rollout_ref.ref.strategy": (config.actor_rollout_ref.ref.strategy, _is_fsdp2, "fsdp2"),
+        "critic.strategy": (config.critic.strategy, _is_fsdp2, "fsdp2"),
+        "actor_rollout_ref.rollout.free_cache_engine": (rollout.free_cache_engine, lambda value: not value, "false"),
+        "actor_rollout_ref.rollout.enable_sleep_mode": (
+            rollout.get("enable_sleep_mode"),
+            lambda value: not value,
+            "false",
+        ),
+    }
+    for key, (value, fits, wanted) in found.items():
+        if not fits(value):
+            raise ConfigError(f"{key}={value} does not run on a CPU: leave it out or set {wanted}")
+
+
+def _is_fsdp2(value: str) -> bool:
+    return value == "fsdp2"
+
+
+def check_micro_batches(config) -> None:
+    """verl asserts these inside a worker, minutes later."""
+    actor_rollout_ref = config.actor_rollout_ref
+    actor, rollout, ref = actor_rollout_ref.actor, actor_rollout_ref.rollout, actor_rollout_ref.ref
+    mini_batch = actor.ppo_mini_batch_size * rollout.n
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    sizes = {
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": (actor.ppo_micro_batch_size_per_gpu, actor),
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": (
+            rollout.log_prob_micro_batch_size_per_gpu,
+            rollout,
+        ),
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (ref.log_prob_micro_batch_size_per_gpu, ref),
+    }
+    for key, (size, role) in sizes.items():
+        dynamic = role.get("use_dynamic_bsz", role.get("log_prob_use_dynamic_bsz", False))
+        if size is not None and not dynamic and mini_batch % (size * ranks):
+            raise ConfigError(
+                f"{key}={size} on {ranks} ranks does not divide a mini-batch of {mini_batch} responses "
+                f"(ppo_mini_batch_size {actor.ppo_mini_batch_size} x rollout.n {rollout.n}): choose a divisor of "
+                f"{mini_batch // ranks if mini_batch % ranks == 0 else mini_batch}"
+            )
+
+
+def fall_back_to_sdpa(config, device: str) -> None:
+    """Set sdpa where verl would take flash-attn by default and it is missing or broken."""
+    if device == "cpu":
+        return
+    import importlib
+
+    from omegaconf import OmegaConf, open_dict
+
+    try:
+        importlib.import_module("flash_attn")
+    except ImportError as error:
+        for key in ("actor_rollout_ref.model", "critic.model"):
+            node = OmegaConf.select(config, key)
+            if OmegaConf.select(node, "override_config.attn_implementation") is None:
+                with open_dict(node):
+                    node.override_config = {**(node.get("override_config") or {}), "attn_implementation": "sdpa"}
+        print(f"flash-attn cannot be imported ({error}); attention runs on sdpa", file=sys.stderr)
+
+
+def check_verl(config) -> None:
+    """verl's own validation, its assertions turned into a sentence."""
+    from recipes import compat
+
+    try:
+        compat.ensure()
+    except compat.UnknownUpstreamError as error:
+        raise EnvironmentProblem(str(error)) from error
+
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+    from verl.utils.device import auto_set_device
+
+    auto_set_device(config)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            validate_config(
+                config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+            )
+    except (AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        raise ConfigError(f"verl refuses the config: {error or type(error).__name__}") from error
+
+
+def check_engine(device: str) -> None:
+    """vLLM has to find this package too: on a CPU its weights could not be synchronised otherwise."""
+    if device != "cpu":
+        return
+    from importlib.metadata import entry_points
+
+    from vllm_patches import guard
+
+    found = {point.name: point for point in entry_points(group="vllm.general_plugins")}
+    try:
+        found[plugin.ENTRY_POINT].load()
+    except (KeyError, ImportError, AttributeError) as error:
+        raise EnvironmentProblem(
+            f"vLLM would not find this package ({type(error).__name__}: {error}); "
+            "run 'pip install -e .' in the repository"
+        ) from error
+    if problems := guard.problems("cpu_linear"):
+        raise EnvironmentProblem(problems[0])
+
+
+def check_registered(rows: Sequence[Row]) -> None:
+    """Refuse to start when a name the run needs is not in verl's live registries.
+
+    Raises:
+        EnvironmentProblem: with the first row that is missing and why.
+    """
+    lost = [state for state in plugin.check(rows) if not state.ok]
+    if lost:
+        row = lost[0].row
+        raise EnvironmentProblem(
+            f"verl does not know {row.kind} {row.name!r} of this recipe: {lost[0].detail}; "
+            "'python -m recipes.doctor' shows the whole state"
+        )
+    if plugin.startup_errors:
+        raise EnvironmentProblem(plugin.startup_errors[0].strip().splitlines()[-1])

@@ -1,0 +1,76 @@
+"""Hydra composition on verl's own ppo_trainer, and what a wrong override is told."""
+
+import pytest
+
+from recipes.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
+from recipes.errors import ConfigError
+
+SPPO = ("recipes.sppo.config", "sppo")
+
+
+@pytest.fixture(scope="module")
+def defaults():
+    return verl_defaults()
+
+
+def test_a_recipe_holds_only_differences(defaults):
+    config = compose_config(*SPPO, ["scale=toy"])
+    changed = difference(config, defaults)
+    assert changed["algorithm.adv_estimator"] == ("gae", "sppo")
+    assert changed["algorithm.sppo.eta"] == (None, 1.0)
+    assert set(flatten(defaults)) <= set(flatten(config)) | {"actor_rollout_ref.rollout.engine_kwargs.vllm"}
+
+
+def test_the_command_line_wins_over_the_platform_layer():
+    config = compose_config(*SPPO, ["scale=toy", "+platform=cpu", "actor_rollout_ref.rollout.dtype=bfloat16"])
+    assert config.trainer.device == "cpu"
+    assert config.actor_rollout_ref.rollout.dtype == "bfloat16"
+    assert config.actor_rollout_ref.model.override_config.attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("actor_rollout_ref.actor.optim.learning_rate=1", "unknown key 'actor_rollout_ref.actor.optim.learning_rate'"),
+        ("trainer.total_trainig_steps=3", "did you mean trainer.total_training_steps?"),
+        ("scale=huge", "huge"),
+        ("data.train_batch_size=[1", "data.train_batch_size"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence(override, sentence):
+    with pytest.raises(ConfigError) as refused:
+        compose_config(*SPPO, ["scale=toy", override])
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+actor_rollout_ref.actor.sppo_eta=1.0",
+        "+trainer.total_step=3",
+        "+algorithm.spo.eta=1",
+        "++data.train_batchsize=3",
+    ],
+)
+def test_an_added_key_nobody_reads_is_refused(override, defaults):
+    with pytest.raises(ConfigError, match="unknown key"):
+        refuse_unknown_additions([override], defaults, ["algorithm.sppo"])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+algorithm.sppo.eta=2",
+        "+actor_rollout_ref.model.override_config.attn_implementation=eager",
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=1",
+        "+ray_kwargs.ray_init.address=auto",
+        "+actor_rollout_ref.rollout.enable_sleep_mode=false",
+        "++trainer.total_epochs=3",
+        "~trainer.total_epochs",
+        "+platform=cpu",
+    ],
+)
+def test_additions_that_somebody_reads_pass(override, defaults):
+    refuse_unknown_additions([override], defaults, ["algorithm.sppo"])

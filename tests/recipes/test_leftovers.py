@@ -1,0 +1,99 @@
+"""Orphans of a killed run, with real processes and real shared memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+
+from recipes import leftovers
+
+DRIVER = """
+import os, subprocess, sys, time
+from multiprocessing import resource_tracker, shared_memory
+from recipes import leftovers
+record = leftovers.begin_run()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+segment = shared_memory.SharedMemory(name=sys.argv[1], create=True, size=1024)
+resource_tracker.unregister(segment._name, "shared_memory")
+print(child.pid, flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv(leftovers.VARIABLE, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def driver(state):
+    name = f"verl_weights_{uuid.uuid4().hex}"
+    process = subprocess.Popen([sys.executable, "-c", DRIVER, name], stdout=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
+    yield process, child, leftovers.SHARED_MEMORY / name
+    process.kill()
+    if psutil.pid_exists(child):
+        os.kill(child, signal.SIGKILL)
+    (leftovers.SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def test_a_living_run_is_left_alone(driver):
+    process, child, segment = driver
+    assert leftovers.remove_leftovers() == []
+    assert psutil.pid_exists(child) and segment.exists()
+
+
+def test_a_killed_run_leaves_nothing(driver):
+    process, child, segment = driver
+    foreign = leftovers.SHARED_MEMORY / f"verl_weights_{uuid.uuid4().hex}"
+    foreign.write_bytes(b"older than the run")
+    os.utime(foreign, (1, 1))
+    process.kill()
+    process.wait()
+    removed = leftovers.remove_leftovers()
+    try:
+        assert foreign.exists()
+        assert not segment.exists()
+        deadline = time.monotonic() + 5
+        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(removed) == 2
+        assert leftovers.remove_leftovers() == []
+    finally:
+        foreign.unlink(missing_ok=True)
+
+
+def test_a_mapped_segment_is_not_taken(driver):
+    from multiprocessing import resource_tracker, shared_memory
+
+    process, _, segment = driver
+    attached = shared_memory.SharedMemory(name=segment.name)
+    resource_tracker.unregister(attached._name, "shared_memory")
+    process.kill()
+    process.wait()
+    leftovers.remove_leftovers()
+    assert segment.exists()
+    attached.close()
+
+
+def test_a_recycled_pid_is_not_the_driver(state):
+    record = leftovers.RunRecord("host-1-2-ab", os.getpid(), psutil.Process().create_time() - 100, time.time())
+    assert not record.alive()
+
+
+def test_an_unreadable_record_is_dropped(state):
+    folder = leftovers.records_folder()
+    folder.mkdir(parents=True)
+    (folder / "broken.json").write_text("{")
+    (folder / "other.json").write_text(json.dumps({"name": 1}))
+    assert leftovers.dead_runs() == []
+    assert list(folder.iterdir()) == []

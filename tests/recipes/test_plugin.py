@@ -1,0 +1,137 @@
+"""The registration table against verl's live registries, in fresh processes as verl's workers are."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from recipes import plugin
+
+LOOK = """
+import json, verl
+from recipes import plugin
+states = [[state.row.kind, state.row.name, state.ok, state.detail] for state in plugin.check()]
+from verl.plugin.platform import PlatformRegistry, get_platform
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.v1 import trainer_base
+from verl.experimental.agent_loop import agent_loop
+from verl.experimental.reward_loop.reward_manager import registry
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+import importlib.metadata, verl.utils.distributed as distributed, verl.utils.model as model
+print("RESULT" + json.dumps({
+    "states": states,
+    "startup": plugin.startup_errors,
+    "names": {
+        "platform": sorted(PlatformRegistry.registered_names()),
+        "adv_estimator": sorted(core_algos.ADV_ESTIMATOR_REGISTRY),
+        "policy_loss": sorted(core_algos.POLICY_LOSS_REGISTRY),
+        "trainer": sorted(trainer_base.TRAINER_REGISTRY),
+        "agent_loop": sorted(agent_loop._agent_loop_registry),
+        "reward_manager": sorted(registry.REWARD_MANAGER),
+        "rollout_replica": sorted(RolloutReplicaRegistry._registry),
+    },
+    "chosen": type(get_platform()).__name__,
+    "behaviour": [
+        importlib.metadata.version.__module__,
+        distributed.initialize_global_process_group_ray.__module__,
+        model.load_valuehead_model.__module__,
+    ],
+}))
+"""
+FAILS = """
+import json, verl
+from recipes import plugin
+states = [[state.ok, state.detail] for state in plugin.check(plugin.TABLE[:1])]
+print("RESULT" + json.dumps({"states": states, "startup": plugin.startup_errors}))
+"""
+
+
+def run_python(code: str, tmp_path, **environment) -> dict:
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_ADDRESS"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cleared | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert "RESULT" in done.stdout, done.stdout + done.stderr
+    return json.loads(done.stdout.split("RESULT")[1].splitlines()[0])
+
+
+@pytest.fixture(scope="module")
+def with_us(tmp_path_factory):
+    return run_python(LOOK, tmp_path_factory.mktemp("with"))
+
+
+@pytest.fixture(scope="module")
+def without_us(tmp_path_factory):
+    return run_python(
+        LOOK.replace("plugin.check()", "plugin.check()[:1]"),
+        tmp_path_factory.mktemp("without"),
+        VERL_USE_EXTERNAL_PLUGINS="none",
+    )
+
+
+def test_importing_verl_registers_every_row(with_us):
+    assert [state for state in with_us["states"] if not state[2]] == []
+    assert len(with_us["states"]) == len(plugin.TABLE)
+    assert with_us["startup"] == []
+
+
+def test_a_disabled_plugin_is_told(without_us):
+    assert all(not ok and "VERL_USE_EXTERNAL_PLUGINS=none" in detail for _, _, ok, detail in without_us["states"])
+
+
+def test_a_raising_dependency_is_recorded_and_does_not_break_verl(tmp_path):
+    broken = tmp_path / "wrapt"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise RuntimeError('wrapt is broken here')")
+    shown = run_python(FAILS, tmp_path, PYTHONPATH=str(tmp_path))
+    assert "wrapt is broken here" in shown["startup"][0]
+    assert all(not ok and "wrapt is broken here" in detail for ok, detail in shown["states"])
+
+
+def test_other_verl_jobs_stay_as_they_were(with_us, without_us):
+    """Registries differ by our names only; platform and patched functions are upstream's."""
+    ours = {kind: {row.name for row in plugin.TABLE if row.kind == kind} for kind in without_us["names"]}
+    for kind, names in without_us["names"].items():
+        assert set(with_us["names"][kind]) - set(names) <= ours[kind]
+        assert set(names) <= set(with_us["names"][kind])
+    assert with_us["chosen"] == without_us["chosen"] == "PlatformCUDA"
+    assert with_us["behaviour"] == without_us["behaviour"]
+
+
+def test_activating_twice_is_harmless():
+    before = dict(plugin.errors)
+    plugin.start()
+    plugin.start()
+    assert plugin.errors == before
+
+
+def test_a_foreign_object_under_our_name_is_told(monkeypatch):
+    import verl.trainer.ppo.core_algos as core_algos
+
+    row = plugin.Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss")
+    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "sppo", lambda: None)
+    (state,) = plugin.check([row])
+    assert not state.ok and "not recipes.sppo.policy_loss" in state.detail
+
+
+def test_a_row_that_cannot_be_imported_is_recorded():
+    row = plugin.Row("policy_loss", "no_such_loss", "recipes.no_such_module:loss")
+    plugin.activate([row])
+    import verl.trainer.ppo.core_algos  # noqa: F401
+
+    (state,) = plugin.check([row])
+    assert not state.ok and "no_such_module" in state.detail
+    plugin.errors.pop(row, None)
+
+
+@pytest.mark.parametrize("row", plugin.TABLE, ids=lambda row: f"{row.kind}-{row.name}")
+def test_kinds_are_known(row):
+    assert row.kind in plugin.KINDS
+    assert row.target.count(":") == 1

@@ -1,0 +1,105 @@
+"""What is refused about files before Ray starts."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from recipes import preflight
+from recipes.errors import ConfigError, DataError, MissingFileError
+
+ROW = {
+    "data_source": "toy",
+    "prompt": [{"role": "user", "content": "1 + 1?"}],
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+}
+
+
+def parquet(path, rows):
+    pd.DataFrame(rows).to_parquet(path)
+    return str(path)
+
+
+def check(*files):
+    preflight.check_data(list(files), "data.train_files", prompt_key="prompt")
+
+
+def test_good_data_passes(tmp_path):
+    check(parquet(tmp_path / "good.parquet", [ROW, ROW]))
+
+
+def test_missing_and_malformed_files_are_told_apart(tmp_path):
+    with pytest.raises(ConfigError, match="not set"):
+        check()
+    with pytest.raises(MissingFileError, match="does not exist"):
+        check(str(tmp_path / "none.parquet"))
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is no parquet")
+    with pytest.raises(DataError, match="not a readable parquet"):
+        check(str(tmp_path / "broken.parquet"))
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="not a readable parquet"):
+        check(str(tmp_path / "empty.parquet"))
+    (tmp_path / "table.csv").write_text("a,b")
+    with pytest.raises(DataError, match="neither"):
+        check(str(tmp_path / "table.csv"))
+    with pytest.raises(DataError, match="no rows"):
+        check(parquet(tmp_path / "norows.parquet", pd.DataFrame([ROW]).iloc[:0]))
+
+
+@pytest.mark.parametrize("column", ["data_source", "prompt", "reward_model"])
+def test_a_missing_column_is_named(tmp_path, column):
+    row = {key: value for key, value in ROW.items() if key != column}
+    with pytest.raises(DataError, match=f"no column '{column}'"):
+        check(parquet(tmp_path / "less.parquet", [row]))
+
+
+def test_wrong_shapes_are_named(tmp_path):
+    with pytest.raises(DataError, match="chat messages"):
+        check(parquet(tmp_path / "text.parquet", [ROW | {"prompt": "1 + 1?"}]))
+    with pytest.raises(DataError, match="ground_truth"):
+        check(parquet(tmp_path / "gold.parquet", [ROW | {"reward_model": {"style": "rule"}}]))
+
+
+def make_model(folder):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"0")
+    return folder
+
+
+def test_model_folders(tmp_path):
+    folder = make_model(tmp_path / "model")
+    preflight.check_model(str(folder), "model.path")
+    for name, told in (
+        ("model.safetensors", "no weights"),
+        ("tokenizer.json", "no tokenizer"),
+        ("config.json", "config"),
+    ):
+        (folder / name).unlink()
+        with pytest.raises(MissingFileError, match=told):
+            preflight.check_model(str(folder), "model.path")
+    (folder / "config.json").write_text("{")
+    with pytest.raises(DataError, match="not JSON"):
+        preflight.check_model(str(folder), "model.path")
+
+
+@pytest.mark.parametrize("path", ["/no/such/model", "./none", "a/b/c", "plainname"])
+def test_a_missing_local_model_is_told(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingFileError, match="does not exist"):
+        preflight.check_model(path, "actor_rollout_ref.model.path")
+
+
+def test_a_hub_id_that_cannot_be_had_is_told(monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(MissingFileError, match="neither a folder here nor"):
+        preflight.check_model("nobody-here/no-such-model", "actor_rollout_ref.model.path")
+    preflight.check_model("nobody-here/no-such-model", "actor_rollout_ref.model.path", offline_is_fatal=False)
+
+
+def test_an_unset_model_is_told():
+    with pytest.raises(ConfigError, match="not set"):
+        preflight.check_model(None, "actor_rollout_ref.model.path")
