@@ -10,7 +10,7 @@ from reward_fns.result import Score, Skip
 def judge(question: Question, responses: Sequence[str]) -> list[Score | Skip]:
     """A Score of 1 or 0 with its reason for each response, or a Skip when the gold answer or the checker is at fault.
 
-    Multiple choice: exactly one capital letter A-D behind the first `Finish`, equal to the gold one, as in the LPR code.
+    Multiple choice: exactly one capital letter A-D behind the first `Finish`, equal to the gold one (LPR code).
     Maths: the final box, checked for equivalence.
     """
     if question.style == "react":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments, set_seed
 
 from recipes.step_ppo.calibration import value_statistics
 from recipes.step_ppo.data import load_questions
@@ -196,6 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     dev_rows, _ = encode_examples(tokenizer, dev, args.max_length)
     labels = sum(label != IGNORED for row in rows for label in row["labels"])
     print(f"{labels} labelled prefixes in {len(rows)} trajectories; {lost} lie beyond {args.max_length} tokens")
+    # The fresh head is drawn here, so that the same command makes the same model.
+    set_seed(args.seed)
     model = load_prm(args.model, args.num_completions + 1, dtype=torch.float32, attn_implementation=args.attention)
     trainer = Trainer(
         model=model,

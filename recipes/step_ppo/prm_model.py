@@ -34,9 +34,11 @@ def load_prm(path: str, num_labels: int | None = None, **options) -> PreTrainedM
         raise ValueError(f"{path} has a head of {config.num_labels} classes, not {num_labels}")
     if not is_prm and num_labels is None:
         raise ValueError(f"{path} is no process reward model: its architecture is {config.architectures}")
-    settings = {} if is_prm else {"num_labels": num_labels}
-    # Some configurations have no field for it, and the form's own default is a dropout of 0.1.
-    model = AutoModelForTokenClassification.from_pretrained(path, classifier_dropout=0.0, **settings, **options)
+    if not is_prm:
+        config.num_labels = num_labels
+    # Many configurations have no field for it, and the form's own default is a dropout of 0.1.
+    config.classifier_dropout = 0.0
+    model = AutoModelForTokenClassification.from_pretrained(path, config=config, **options)
     head = prm_head(model)
     if head.bias is not None:
         if is_prm and head.bias.detach().abs().max() > 0:

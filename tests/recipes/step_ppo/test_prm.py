@@ -82,9 +82,13 @@ def test_prompt_and_response_meet_on_a_token_border(make):
     assert through_the_end.strip() == "so it follows"
 
 
-def test_a_prompt_that_merges_with_its_response_is_refused(tokenizer):
+def test_a_prompt_that_merges_with_its_response_is_refused():
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    merging = Tokenizer(models.BPE({":": 0, " ": 1, "s": 2, ": ": 3}, [(":", " ")]))
     with pytest.raises(ValueError, match="merges the end of the prompt"):
-        encode_trajectory(tokenizer, "Thought 1: ", "so", [2])
+        encode_trajectory(PreTrainedTokenizerFast(tokenizer_object=merging), "s:", "s", [1])
 
 
 def test_one_pass_equals_one_pass_per_prefix(random_prm, tokenizer):
@@ -159,7 +163,7 @@ def test_backbone_export_takes_a_fresh_value_head(random_prm, tokenizer, tmp_pat
 
 
 def toy_world(count=30):
-    """Questions whose right answer is in the first step; completions from a state are right as often as its first step says."""
+    """Questions whose fate is decided in the first step, and with it the value of every state."""
     rng = random.Random(0)
     questions, trajectories_, values = {}, [], []
     for i in range(count):
@@ -169,7 +173,8 @@ def toy_world(count=30):
         for k in range(3):
             good = rng.random() < 0.5
             word = "careful" if good else "fails"
-            text = f"the premise is {word}\nObservation 1: so it {word} again\nAction 1: Finish[The answer is {'A' if good else 'B'}.]"
+            finish = f"Action 1: Finish[The answer is {'A' if good else 'B'}.]"
+            text = f"the premise is {word}\nObservation 1: so it {word} again\n{finish}"
             responses.append({"text": text, "correct": good, "sample": k, "reason": ""})
         record = {"key": key, "id": key, "responses": responses, "dropped": {}}
         trajectories_.append(record)
@@ -221,7 +226,7 @@ def test_replay_takes_a_share():
 
 
 def test_labels_stand_on_the_last_token_of_their_prefix(tokenizer):
-    example = PRMExample("k", "k", PROMPT, "so it follows\nAction 1: look it up", ((13, 2), (33, 0)))
+    example = PRMExample("k", "k", PROMPT, "so it follows\nAction 1: look it up", ((13, 2), (34, 0)))
     rows, lost = prm.encode_examples(tokenizer, [example], 4096)
     places = [i for i, label in enumerate(rows[0]["labels"]) if label != IGNORED]
     assert [rows[0]["labels"][i] for i in places] == [2, 0] and places[-1] == len(rows[0]["input_ids"]) - 1

@@ -1,0 +1,130 @@
+"""verl reward manager `step_ppo`: one request to the PRM per rollout, a reward for each of its tokens."""
+
+import asyncio
+import inspect
+from typing import Any
+
+from omegaconf import OmegaConf
+from transformers import GenerationConfig
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from recipes.step_ppo.endpoint import Endpoint, EndpointError, EndpointOptions
+from recipes.step_ppo.prm_client import token_probabilities
+from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
+from recipes.step_ppo.settings import StepPPOSettings
+from recipes.step_ppo.step_rewards import token_rewards
+from reward_fns.result import Score, Skip, normalise
+
+
+class StepRewardManager(RewardManagerBase):
+    """Scores rollouts as they end.
+
+    `run_single` returns the summed reward, and in `reward_extra_info` always the keys `token_rewards` (T,), `acc`,
+    `n_steps`, `malformed`,
+    `skipped` and `reason`. A malformed rollout has reward 0 and its reason. Where the PRM or the gold answer fails,
+    `skipped` is 1.0 and the trainer takes the rollout out of the update; its zeros are never trained on.
+    """
+
+    def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
+        super().__init__(config, tokenizer, compute_score)
+        self.settings = StepPPOSettings.from_mapping(OmegaConf.to_container(config.step_ppo, resolve=True))
+        self.eos_ids = end_ids(tokenizer, config.actor_rollout_ref.model.path)
+        prm = self.settings.prm
+        url = prm.url or (f"http://{reward_router_address}" if reward_router_address else None)
+        if self.settings.reward.needs_prm and url is None:
+            raise ValueError(
+                "step rewards need a PRM: set step_ppo.prm.url, or reward.reward_model.enable=true with its own pool"
+            )
+        self.model = prm.model or config.reward.reward_model.model_path
+        self.options = EndpointOptions(url or "", prm.timeout, prm.attempts, prm.max_wait, api_key_env="")
+        self._endpoint: Endpoint | None = None
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        item = data[-1:][0]
+        prompt, response = unpadded_ids(item)
+        steps = rollout_steps(
+            self.tokenizer,
+            response,
+            self.eos_ids,
+            style=self.settings.step_style,
+            score_truncated=self.settings.score_truncated,
+        )
+        outcome = await self._outcome(item, response)
+        result = await self._rewards(prompt, response, steps, outcome)
+        skipped = isinstance(result, Skip)
+        rewards = [0.0] * len(response) if skipped else result
+        return {
+            "reward_score": float(sum(rewards)),
+            "reward_extra_info": {
+                "token_rewards": rewards,
+                "acc": outcome.acc if isinstance(outcome, Score) else 0.0,
+                "n_steps": float(len(steps.ends)),
+                "malformed": float(bool(steps.malformed)),
+                "skipped": float(skipped),
+                "reason": result.reason if skipped else steps.malformed,
+            },
+        }
+
+    async def _rewards(
+        self, prompt: list[int], response: list[int], steps: RolloutSteps, outcome: Score | Skip
+    ) -> "list[float] | Skip":
+        config = self.settings.reward
+        if steps.malformed == "empty" or (steps.malformed and config.needs_prm):
+            return [0.0] * len(response)
+        if config.needs_outcome and isinstance(outcome, Skip):
+            return outcome
+        values = None
+        if config.needs_prm:
+            try:
+                values = await self._values(prompt, response)
+            except EndpointError as error:
+                return Skip(f"prm_{error.reason}: {error}")
+        return token_rewards(
+            values,
+            steps.ends,
+            len(response),
+            config,
+            eos_index=steps.eos_index,
+            outcome=outcome.acc if isinstance(outcome, Score) else None,
+        )
+
+    async def _values(self, prompt: list[int], response: list[int]) -> list[float]:
+        """P(good) at each response token."""
+        if self._endpoint is None:
+            self._endpoint = await Endpoint(self.options).__aenter__()
+        rows = await token_probabilities(self._endpoint, self.model, prompt + response)
+        return [sum(row[c] for c in self.settings.prm.classes) for row in rows[len(prompt) :]]
+
+    async def _outcome(self, item, response: list[int]) -> Score | Skip:
+        """The final answer against the gold one, by the configured reward function."""
+        gold = item.non_tensor_batch.get("reward_model") or {}
+        arguments = {
+            "data_source": item.non_tensor_batch.get("data_source"),
+            "solution_str": self.tokenizer.decode(response, skip_special_tokens=True),
+            "ground_truth": gold.get("ground_truth"),
+            "extra_info": item.non_tensor_batch.get("extra_info"),
+        }
+        if inspect.iscoroutinefunction(self.compute_score):
+            return normalise(await self.compute_score(**arguments))
+        return normalise(await asyncio.to_thread(self.compute_score, **arguments))
+
+
+def unpadded_ids(item) -> tuple[list[int], list[int]]:
+    """Prompt and response ids of one row; verl's V1 trainer pads both on the right."""
+    prompts, responses, mask = item.batch["prompts"], item.batch["responses"], item.batch["attention_mask"]
+    n_prompt, n_response = prompts.shape[-1], responses.shape[-1]
+    prompt = prompts[: int(mask[:n_prompt].sum())].tolist()
+    return prompt, responses[: int(mask[mask.shape[-1] - n_response :].sum())].tolist()
+
+
+def end_ids(tokenizer, model_path: str) -> frozenset[int]:
+    """Ids that end a response: the tokenizer's EOS, and those of the model's generation config, at which vLLM stops
+    too."""
+    ids = {tokenizer.eos_token_id}
+    try:
+        more = GenerationConfig.from_pretrained(model_path).eos_token_id
+    except OSError:
+        more = None
+    ids |= set(more) if isinstance(more, list | tuple) else {more}
+    return frozenset(i for i in ids if i is not None)
