@@ -49,6 +49,11 @@ class Benchmark:
     source: Mapping[str, Any]
 
     @property
+    def labelled(self) -> bool:
+        """Whether the gold answers are known; a leaderboard's test split has none."""
+        return self.problems[0].gold is not None
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over ids, questions and gold answers: two runs compare only if it is the same."""
         rows = [[problem.id, problem.question, str(problem.gold)] for problem in self.problems]
@@ -171,7 +176,8 @@ def _problem(row: Mapping[str, Any], number: int, card: Mapping[str, Any]) -> Pr
         question, gold = messages[-1]["content"], row["reward_model"].get("ground_truth")
     else:
         question = _column(row, names.get("question"), _QUESTION_NAMES, "question")
-        gold = _column(row, names.get("gold"), _GOLD_NAMES, "answer")
+        optional = card.get("labels") == "optional"
+        gold = row.get(names["gold"]) if optional else _column(row, names.get("gold"), _GOLD_NAMES, "answer")
     options = row.get(names["options"]) if "options" in names else row.get("options")
     identifier = row.get(names["id"]) if "id" in names else None
     return Problem(
@@ -203,6 +209,9 @@ def _check(card: Mapping[str, Any], where: str, problems: Sequence[Problem], lim
             f"{card['name']}: expected {expected} problems, found {len(problems)} in {where}; with limit=N the count "
             "is not checked"
         )
+    unlabelled = sum(problem.gold is None for problem in problems)
+    if 0 < unlabelled < len(problems) or (unlabelled and card.get("labels") != "optional"):
+        raise DataError(f"{card['name']}: {unlabelled} of {len(problems)} problems have no answer in {where}")
     repeated = len(problems) - len({problem.id for problem in problems})
     if repeated:
         raise DataError(f"{card['name']}: {repeated} problem ids occur twice in {where}; expected unique ids")

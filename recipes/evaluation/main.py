@@ -43,6 +43,9 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     cards: dict[str, Any] = {}
     for name, responses in _responses(settings, benchmarks, cards):
         for benchmark, samples in responses:
+            if not benchmark.labelled:
+                print(f"{benchmark.name} has no labels: the responses of {name} are stored and not graded")
+                continue
             graded = _grade(settings, benchmark, samples)
             _write_samples(settings.output_dir / name / f"{benchmark.name}.samples.jsonl", benchmark, samples, graded)
             try:
@@ -65,7 +68,8 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     _write_json(settings.output_dir / "run_card.json", run_card(settings.config, sources, cards))
     (settings.output_dir / "summary.md").write_text(presentation.markdown(summary), encoding="utf-8")
     presentation.plot_pass_at_k(summary, settings.output_dir / "pass_at_k.png")
-    presentation.plot_comparison(summary, f"pass@{settings.metrics.k[0]}", settings.output_dir / "comparison.png")
+    if summary["models"]:
+        presentation.plot_comparison(summary, f"pass@{settings.metrics.k[0]}", settings.output_dir / "comparison.png")
     return summary
 
 

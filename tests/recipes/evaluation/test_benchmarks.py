@@ -1,0 +1,292 @@
+"""Benchmarks, prompts, settings and files around them."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from recipes.errors import CheckpointError, ConfigError, DataError, LaunchError, MissingFileError
+from recipes.evaluation import benchmark, prompts, reclor
+from recipes.evaluation.checkpoint import model_folder
+from recipes.evaluation.main import main
+from recipes.evaluation.prompts import PromptOptions
+from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sampling import problem_seed
+from recipes.evaluation.settings import read_settings
+
+PROTOCOLS = ["default", "published/serl", "published/tandem", "published/pasodoble", "published/step_ppo"]
+NEEDED = {"math_500", "math_hard", "gsm8k", "asdiv", "college_math", "tabmwp", "carp_en", "gaokao2023en", "mawps"}
+NEEDED |= {"minerva_math", "mmlu_stem", "olympiadbench", "svamp", "aime24", "aime25", "aime26", "amc23", "amc23_25"}
+NEEDED |= {"logiqa_v2", "reclor", "mmlu_pro"}
+
+
+def write_jsonl(path, rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+@pytest.fixture
+def questions(tmp_path):
+    rows = [{"problem": f"What is {n}+{n}?", "answer": str(2 * n), "level": n % 2} for n in range(4)]
+    return write_jsonl(tmp_path / "sums.jsonl", rows)
+
+
+def test_every_benchmark_of_the_originals_is_described():
+    assert set(benchmark.known_benchmarks()) >= NEEDED
+
+
+@pytest.mark.parametrize("name", benchmark.known_benchmarks())
+def test_a_benchmark_names_its_data_or_says_where_to_get_it(name):
+    card = benchmark.describe(name)
+    assert card["name"] == name
+    assert card["kind"] in ("math", "multiple_choice")
+    assert "{question}" in card["prompt"]
+    source = card["source"]
+    assert source.get("note") or source.get("revision")
+    if source["dataset"] is None:
+        with pytest.raises(ConfigError, match=f"give the data as data.{name}=FILE; "):
+            benchmark.load(name)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_composes(protocol):
+    settings = read_settings([f"protocol={protocol}", "models=[m]", "benchmarks=[math_500]"])
+    assert settings.config["note"]
+    assert settings.sampling.n == {"published/tandem": 16, "published/pasodoble": 6}.get(protocol, 1)
+    assert settings.metrics.denominator == ("parsable" if protocol == "published/serl" else "all")
+
+
+def test_a_local_file_is_a_benchmark(questions):
+    loaded = benchmark.load(str(questions))
+    assert (loaded.name, loaded.kind, len(loaded.problems)) == ("sums", "math", 4)
+    assert loaded.problems[3].question == "What is 3+3?"
+    assert [problem.id for problem in loaded.problems] == ["0", "1", "2", "3"]
+    assert benchmark.load(str(questions), limit=2).fingerprint != loaded.fingerprint
+
+
+def test_verls_parquet_is_a_benchmark(tmp_path):
+    row = {"prompt": [{"role": "user", "content": " 1+1? "}], "reward_model": {"style": "rule", "ground_truth": "2"}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "test.parquet")
+    (problem,) = benchmark.load(str(tmp_path / "test.parquet")).problems
+    assert (problem.gold, problem.messages) == ("2", ({"role": "user", "content": " 1+1? "},))
+
+
+def test_a_local_copy_of_a_benchmark_must_have_its_count(tmp_path):
+    rows = [{"problem": "p", "answer": "1", "unique_id": str(n), "level": 1} for n in range(3)]
+    path = write_jsonl(tmp_path / "m.jsonl", rows)
+    with pytest.raises(DataError, match="expected 500 problems, found 3"):
+        benchmark.load("math_500", str(path))
+    assert len(benchmark.load("math_500", str(path), limit=2).problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "?"}], "a row has no question: expected a column question or problem"),
+        ([{"question": "?"}], "a row has no answer"),
+        ([], "non-empty list"),
+        (["text"], "non-empty list of objects"),
+    ],
+)
+def test_faulty_data_is_refused_in_a_sentence(tmp_path, rows, message):
+    with pytest.raises(DataError, match=message):
+        benchmark.load(str(write_jsonl(tmp_path / "faulty.jsonl", rows)))
+
+
+def test_repeated_ids_and_missing_files_are_refused(tmp_path):
+    rows = [{"problem": "p", "answer": "1", "unique_id": "same"}] * 500
+    with pytest.raises(DataError, match="499 problem ids occur twice"):
+        benchmark.load("math_500", str(write_jsonl(tmp_path / "m.jsonl", rows)))
+    with pytest.raises(MissingFileError):
+        benchmark.load(str(tmp_path / "absent.jsonl"))
+
+
+def test_questions_with_braces_and_options_reach_the_prompt_unchanged(tmp_path):
+    rows = [{"question": r"Is {x} in \frac{1}{2}? {options}", "answer": 1, "options": ["yes", "no"], "text": "C {a}"}]
+    loaded = benchmark.load(str(write_jsonl(tmp_path / "q.jsonl", rows)))
+    template = "{text}|{question}|{options}|"
+    text = prompts.question_text(loaded.problems[0], loaded, PromptOptions(template=template, suffix="\n"))
+    assert text == "C {a}|" + rows[0]["question"] + "|A. yes\nB. no|\n"
+
+
+def test_worked_examples_stand_in_front_and_are_right(questions):
+    loaded = benchmark.load(str(questions))
+    text = prompts.question_text(loaded.problems[0], loaded, PromptOptions(few_shot="math_4shot"))
+    assert text.count("The final answer is $\\boxed{") == 4
+    assert text.endswith("What is 0+0?")
+    with pytest.raises(ConfigError, match="there are math_4shot"):
+        prompts.few_shot_text("absent")
+
+
+class CountingTokenizer:
+    """Characters as tokens; BOS is 0."""
+
+    bos_token_id = 0
+    chat_template = "set"
+
+    def encode(self, text, add_special_tokens=True):
+        return ([0] if add_special_tokens else []) + [ord(character) for character in text]
+
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, **extra):
+        return "|".join(f"{m['role']}:{m['content']}" for m in messages) + f"|{extra}"
+
+
+def decoded(ids):
+    return "".join(chr(i) for i in ids)
+
+
+def test_chat_template_system_and_thinking_are_explicit(questions):
+    loaded = benchmark.load(str(questions), limit=1)
+    options = PromptOptions(system="S", thinking=False)
+    ids = prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, options)
+    assert decoded(ids) == "system:S|user:What is 0+0?|{'enable_thinking': False}"
+    assert "enable_thinking" not in decoded(
+        prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, PromptOptions())
+    )
+
+
+@pytest.mark.parametrize(("bos", "count"), [(None, 1), (True, 1), (False, 0)])
+def test_bos_of_a_bare_prompt_is_explicit(questions, bos, count):
+    loaded = benchmark.load(str(questions), limit=1)
+    ids = prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, PromptOptions(chat_template=False, bos=bos))
+    assert ids.count(0) == count
+    assert decoded(ids).lstrip("\0") == "What is 0+0?"
+
+
+def test_a_tokenizer_without_a_template_is_refused(questions):
+    loaded, tokenizer = benchmark.load(str(questions), limit=1), CountingTokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match="prompt.chat_template=false"):
+        prompts.encode(tokenizer, loaded.problems[0], loaded, PromptOptions())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["models=[m]"], "benchmarks is empty"),
+        (["benchmarks=[gsm8k]"], "models is empty"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.m=1"], "sampling.m"),
+        (["models=[m]", "benchmarks=[gsm8k]", "k=[4]"], "k=4 needs sampling.n"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.n=4"], "repeats one response"),
+        (["models=[m,n/m]", "benchmarks=[gsm8k]"], "same name"),
+        (["models=[{path:a,endpoint:b}]", "benchmarks=[gsm8k]"], "one of path and endpoint"),
+        (["models=[{endpoint:b}]", "benchmarks=[gsm8k]"], "needs model="),
+        (["models=[m]", "benchmarks=[gsm8k]", "score_only=x"], "no models"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature >= 0"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_loaded(overrides, message):
+    with pytest.raises(LaunchError, match=message.replace(".", r"\.")):
+        read_settings(overrides)
+
+
+def test_the_last_step_of_a_run_and_its_export_are_found(tmp_path):
+    exported = tmp_path / "run" / "global_step_12" / "actor" / "huggingface"
+    exported.mkdir(parents=True)
+    (exported / "config.json").touch()
+    (exported / "model.safetensors").touch()
+    (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("12")
+    for path in (tmp_path / "run", exported.parents[1], exported.parent, exported):
+        assert model_folder(str(path), tmp_path) == str(exported)
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    assert model_folder("Qwen/Qwen3-4B", tmp_path) == "Qwen/Qwen3-4B"
+    with pytest.raises(MissingFileError):
+        model_folder(str(tmp_path / "absent"), tmp_path)
+    with pytest.raises(CheckpointError, match="neither an HF model folder"):
+        model_folder(str(tmp_path), tmp_path)
+    (tmp_path / "actor").mkdir()
+    (tmp_path / "actor" / "model_world_size_2_rank_1.pt").touch()
+    with pytest.raises(CheckpointError, match=r"lacks the shards of ranks \[0\]"):
+        model_folder(str(tmp_path), tmp_path)
+
+
+def test_the_seed_of_a_problem_depends_on_nothing_else():
+    assert problem_seed(0, "gsm8k", "1") == problem_seed(0, "gsm8k", "1")
+    assert (
+        len({problem_seed(run, name, p) for run in (0, 1) for name in ("a", "b") for p in map(str, range(50))}) == 200
+    )
+
+
+def test_saved_responses_are_graded_again_for_any_k(questions, tmp_path, capsys):
+    rows = [
+        {
+            "problem": str(n),
+            "sample": i,
+            "response": rf"\boxed{{{2 * n + (i > n)}}}",
+            "tokens": 4,
+            "finish_reason": "stop",
+        }
+        for n in range(4)
+        for i in range(4)
+    ]
+    saved = write_jsonl(tmp_path / "saved.jsonl", rows)
+    output = tmp_path / "out"
+    arguments = [f"benchmarks=[{questions}]", f"score_only={saved}", "k=[1,2,4]", f"output_dir={output}"]
+    assert main(arguments) == 0
+    result = json.loads((output / "summary.json").read_text())["models"]["saved"]["sums"]
+    assert result["metrics"]["pass@1"]["mean"] == pytest.approx((1 + 2 + 3 + 4) / 16)
+    assert result["metrics"]["pass@4"]["mean"] == 1.0
+    # Problem 0 has one right of four, problem 1 a tie that is even, problems 2 and 3 a right majority.
+    assert result["metrics"]["maj@4"]["mean"] == pytest.approx((0 + 0.5 + 1 + 1) / 4)
+    assert "| saved | sums | pass@4 | 100.00 [100.00, 100.00] | all, 4 of 4 |" in (output / "summary.md").read_text()
+    card = json.loads((output / "run_card.json").read_text())
+    assert card["benchmarks"]["sums"]["problems"] == 4 and card["versions"]["python"]
+    for picture in ("pass_at_k.png", "comparison.png"):
+        assert (output / picture).read_bytes().startswith(b"\x89PNG")
+    assert "wrote" in capsys.readouterr().out
+
+
+def test_responses_to_other_problems_are_refused(questions, tmp_path, capsys):
+    row = {"problem": "99", "sample": 0, "response": "x", "tokens": 1, "finish_reason": "stop"}
+    saved = write_jsonl(tmp_path / "saved.jsonl", [row])
+    assert main([f"benchmarks=[{questions}]", f"score_only={saved}", f"output_dir={tmp_path / 'out'}"]) == 2
+    assert "holds 1 problems that sums does not have" in capsys.readouterr().err
+
+
+def test_the_leaderboard_file_has_an_option_for_every_question(tmp_path):
+    texts = ["Finish[The answer is C.]", "Finish[A or B]", "Finish[D]"]
+    rows = [Sample(str(n), 0, text, 1, "stop").__dict__ for n, text in enumerate(texts)]
+    saved = write_jsonl(tmp_path / "r.jsonl", rows)
+    assert reclor.main([str(saved), str(tmp_path / "p.npy"), "--style", "finish"]) == 0
+    assert np.load(tmp_path / "p.npy").tolist() == [2, 0, 3]
+
+
+def test_an_unlabelled_split_is_answered_and_not_graded(tmp_path, capsys):
+    rows = [
+        {"context": "C", "question": "Q?", "answers": ["w", "x", "y", "z"], "id_string": f"test_{n}"} for n in range(2)
+    ]
+    data = tmp_path / "test.json"
+    data.write_text(json.dumps(rows))
+    assert [problem.id for problem in benchmark.load("reclor", str(data)).problems] == ["0", "1"]
+    saved = write_jsonl(
+        tmp_path / "saved.jsonl", [Sample(str(n), 0, "Finish[B]", 1, "stop").__dict__ for n in range(2)]
+    )
+    arguments = ["benchmarks=[reclor]", f"data.reclor={data}", f"score_only={saved}", f"output_dir={tmp_path / 'out'}"]
+    assert main(arguments) == 0
+    assert "reclor has no labels" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["models"] == {}
+
+
+def test_labels_missing_for_some_are_a_fault_of_the_data(tmp_path):
+    rows = [{"context": "C", "question": "Q?", "answers": ["w", "x"], "label": 1}, {"question": "Q?", "answers": ["w"]}]
+    (tmp_path / "val.json").write_text(json.dumps(rows))
+    with pytest.raises(DataError, match="1 of 2 problems have no answer"):
+        benchmark.load("reclor", str(tmp_path / "val.json"))
+
+
+def test_worked_examples_are_answered_as_written():
+    from sympy import Rational, simplify, sqrt
+
+    card = yaml.safe_load((benchmark.files("recipes.evaluation") / "config/few_shot/math_4shot.yaml").read_text())
+    answers = [shot["answer"].rpartition("boxed{")[2].rstrip("}$. ") for shot in card["shots"]]
+    assert answers == ["50", "6", "60", "3\\sqrt{2"]
+    w = Rational(30, 6)
+    assert w * 2 * w == 50
+    assert len([n for n in range(100, 1000) if len(set(str(n)) & set("13579")) == 3]) == 60
+    assert Rational(6, 3) + Rational(6, 4) == Rational(7, 2)
+    assert simplify(sqrt(50) - sqrt(8) - 3 * sqrt(2)) == 0

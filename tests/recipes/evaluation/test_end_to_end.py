@@ -1,0 +1,149 @@
+"""The evaluation with the real vLLM on the toy world: three ways to a model, and a kill in the middle."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "PYTHONPATH": str(ROOT),
+}
+ENGINE = [
+    "engine.dtype=float32",
+    "engine.max_model_len=256",
+    "engine.kv_cache_memory_bytes=67108864",
+    "engine.enforce_eager=true",
+]
+GREEDY = ["sampling.max_tokens=32", "limit=60"]
+SAMPLED = ["sampling.max_tokens=32", "sampling.n=8", "sampling.temperature=1.0", "k=[1,2,8]", "limit=120"]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module")
+def world():
+    folder = ROOT / "outputs" / "toy"
+    maker = [sys.executable, "examples/toy/make.py", "--out", str(folder)]
+    subprocess.run(maker, cwd=ROOT, check=True, timeout=900, env=os.environ | ENVIRONMENT)
+    return folder
+
+
+def command(output, *arguments):
+    module = [sys.executable, "-m", "recipes.evaluation.main"]
+    return [*module, *arguments, *(ENGINE if "endpoint" not in arguments[0] else []), f"output_dir={output}"]
+
+
+def run(output, *arguments):
+    done = subprocess.run(
+        command(output, *arguments), cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((output / "summary.json").read_text())
+
+
+def only(summary):
+    (benchmarks,) = summary["models"].values()
+    (result,) = benchmarks.values()
+    return result
+
+
+@pytest.fixture(scope="module")
+def from_folder(world, tmp_path_factory):
+    output = tmp_path_factory.mktemp("folder")
+    return output, run(output, f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY)
+
+
+def responses(output):
+    (path,) = output.glob("*/test.responses.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return {(line["problem"], line["sample"]): line["response"] for line in lines}
+
+
+def test_a_verl_checkpoint_gives_what_its_hf_folder_gives(world, from_folder, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    actor = tmp_path / "run" / "global_step_7" / "actor"
+    (actor / "huggingface").mkdir(parents=True)
+    for path in (world / "model").iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, actor / "huggingface")
+    model = AutoModelForCausalLM.from_pretrained(world / "model", dtype=torch.float32)
+    torch.save(model.state_dict(), actor / "model_world_size_1_rank_0.pt")
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
+    (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("7")
+
+    arguments = [f"models=[{tmp_path / 'run'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
+    summary = run(tmp_path / "out", *arguments)
+    assert only(summary) == only(from_folder[1])
+    assert responses(tmp_path / "out") == responses(from_folder[0])
+
+
+def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            str(world / "model"),
+            "--port",
+            str(port),
+        ]
+        + ["--served-model-name", "toy", "--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
+        + ["--kv-cache-memory-bytes", "67108864", "--host", "127.0.0.1"],
+        env=os.environ | ENVIRONMENT,
+        stdout=(tmp_path / "server.log").open("w"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 400
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "server.log").read_text()[
+                    -3000:
+                ]
+                time.sleep(1)
+        model = f"{{endpoint:'http://127.0.0.1:{port}/v1',model:toy,tokenizer:'{world / 'model'}'}}"
+        summary = run(tmp_path / "out", f"models=[{model}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    assert only(summary) == only(from_folder[1])
+    assert responses(tmp_path / "out") == responses(from_folder[0])
+
+
+def test_a_killed_run_goes_on_and_gives_the_same_summary(world, tmp_path):
+    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *SAMPLED]
+    whole = run(tmp_path / "whole", *arguments)
+    child = subprocess.Popen(
+        command(tmp_path / "killed", *arguments), cwd=ROOT, env=os.environ | ENVIRONMENT, start_new_session=True
+    )
+    store = tmp_path / "killed" / "model" / "test.responses.jsonl"
+    while child.poll() is None and (not store.exists() or store.read_bytes().count(b"\n") < 40):
+        time.sleep(0.005)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    before = store.read_bytes().count(b"\n")
+    assert not (tmp_path / "killed" / "summary.json").exists(), "the run ended before it was killed"
+    assert 40 <= before < 1 + 120 * 8
+    assert run(tmp_path / "killed", *arguments) == whole
