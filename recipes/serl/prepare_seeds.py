@@ -23,6 +23,7 @@ from recipes.serl.seed_selection import balance_levels, filter_by_agreement
 TRAIN_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
 VAL_SOURCE = "HuggingFaceH4/MATH-500"
 DATA_SOURCE = "serl/math"
+ANSWER_TEMPLATE = "{question}\nPlease reason step by step, and put your final answer within \\boxed{}."
 FILES = (".jsonl", ".json", ".parquet")
 
 
@@ -76,9 +77,14 @@ def verl_row(row: dict, *, question_key: str, level_key: str | None, answer_temp
 def measure_agreement(
     questions: Sequence[str], *, model: str, answer_template: str, raw_prompt: bool, n: int, seed: int, max_tokens: int
 ) -> Iterable[float]:
-    """Agreement of `n` sampled answers to each question, by majority vote, in order (needs vLLM)."""
-    from reward_fns.majority import majority_vote
+    """Agreement of `n` sampled answers to each question, by majority vote, in order (needs vLLM).
+
+    With `raw_prompt` the questions go without chat template, and question and answer are voted on together by the
+    original's rule.
+    """
     from vllm import LLM, SamplingParams
+
+    from reward_fns.majority import majority_vote
 
     llm = LLM(model=model, seed=seed)
     sampling = SamplingParams(n=n, temperature=1.0, top_p=1.0, max_tokens=max_tokens, seed=seed)
@@ -87,8 +93,10 @@ def measure_agreement(
         outputs = llm.generate(texts, sampling)
     else:
         outputs = llm.chat([[{"role": "user", "content": text}] for text in texts], sampling)
-    for output in outputs:
-        yield majority_vote([completion.text for completion in output.outputs]).agreement
+    convention = "reference" if raw_prompt else "default"
+    for text, output in zip(texts, outputs, strict=True):
+        answers = [f"{text if raw_prompt else ''}{completion.text}" for completion in output.outputs]
+        yield sum(majority_vote(answers, convention=convention).rewards) / n
 
 
 def write_lines(path: Path, rows: Iterable[dict]) -> int:
@@ -203,11 +211,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     which.add_argument("--unfiltered", action="store_true", help="draw seeds whatever their agreement")
     parser.add_argument("--answers", type=int, default=16, help="answers to each question (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=1024)
-    parser.add_argument("--answer-template", default="{question}", help="what is asked (default: the bare question)")
     parser.add_argument(
-        "--raw-prompt", action="store_true", help="do not apply the model's chat template, as the original"
+        "--answer-template", help="what is asked, with {question} in it (default: of convention=default)"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument("--raw-prompt", action="store_true", help="the bare question, as convention=reference")
+    options = parser.parse_args(arguments)
+    if options.answer_template is None:
+        options.answer_template = "{question}" if options.raw_prompt else ANSWER_TEMPLATE
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

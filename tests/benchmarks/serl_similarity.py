@@ -1,12 +1,13 @@
 """Speed of the similarity filter, in CPU time: `python tests/benchmarks/serl_similarity.py` prints one line of JSON.
 
-`seeds_ratio` is one candidate against 500 seeds, a rouge-score loop over ours; `history_seconds` is 2,000 instructions,
-each compared with a pool of 20,000 and decided at the threshold.
+`seeds_ratio` is one candidate against 500 seeds, a rouge-score loop over ours; `history_seconds` is 2,000 instructions
+(or as many as the first argument says), each compared with a pool of 20,000 and decided at the threshold.
 """
 
 import json
 import random
 import statistics
+import sys
 import time
 
 from rouge_score.rouge_scorer import RougeScorer
@@ -43,7 +44,7 @@ def seeds_ratio(rng: random.Random, *, n_seeds: int = 500, n_candidates: int = 5
     return {kind: round(statistics.median(values)) for kind, values in ratios.items()}
 
 
-def history_seconds(rng: random.Random, *, n_pool: int = 20_000, n_candidates: int = 2_000) -> float:
+def history_seconds(rng: random.Random, *, n_candidates: int, n_pool: int = 20_000) -> float:
     """CPU seconds of the decisions, the growth of the pool included."""
     pool = [instruction(rng) for _ in range(n_pool)]
     candidates = [instruction(rng) for _ in range(n_candidates)]
@@ -59,7 +60,12 @@ def history_seconds(rng: random.Random, *, n_pool: int = 20_000, n_candidates: i
 
 def main() -> None:
     rng = random.Random(0)
-    result = {"seeds_ratio": seeds_ratio(rng), "history_seconds": round(history_seconds(rng), 2)}
+    n_candidates = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
+    result = {
+        "seeds_ratio": seeds_ratio(rng),
+        "history_candidates": n_candidates,
+        "history_seconds": round(history_seconds(rng, n_candidates=n_candidates), 2),
+    }
     print(json.dumps(result))
 
 

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from recipes.composition import compose_config
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.serl.guards import check_serl_config
+from recipes.serl.prepare_seeds import ANSWER_TEMPLATE
 from recipes.serl.schedule import Schedule
 
 VARIANTS = ("self_instruct", "majority", "ground_truth")
@@ -134,3 +135,7 @@ def test_length_of_the_original_run_follows_from_the_config(base):
         sequences_per_update=config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,
     )
     assert (schedule.max_steps, schedule.updates) == (125, 2000)
+
+
+def test_prepared_data_asks_as_the_default_convention_does(seeds):
+    assert composed(seeds).serl.answer_template == ANSWER_TEMPLATE

@@ -17,8 +17,8 @@ def test_the_original_set_up_is_125_steps_and_2000_updates():
 
 
 def test_a_run_ends_at_the_last_prompt_and_not_before():
-    schedule = Schedule()
-    assert schedule.finished(1999, step=125) is None
+    schedule = Schedule(step_slack=1.5)
+    assert schedule.finished(1999, step=125) is None and schedule.finished(1999, step=188) == "max_steps"
     assert schedule.finished(2000, step=125) == "trained_prompts"
     assert schedule.prompts_left(1990) == 10 and schedule.prompts_left(2001) == 0
 
@@ -33,6 +33,7 @@ def test_iterations_are_counted_from_one():
     schedule = Schedule(iterations=3)
     assert [schedule.iteration(n) for n in (0, 1999, 2000, 4000, 6000)] == [1, 1, 2, 3, 3]
     assert schedule.finished(2000, step=125) is None and schedule.finished(6000, step=375) == "trained_prompts"
+    assert Schedule().finished(1999, step=124) is None and Schedule().finished(1999, step=125) == "max_steps"
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "16"])

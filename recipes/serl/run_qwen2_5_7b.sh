@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SeRL with Qwen2.5-7B-Instruct, the original's second model, 8 GPUs, rollout and training colocated.
+# Prepare the data first: python -m recipes.serl.prepare_seeds --model Qwen/Qwen2.5-7B-Instruct
+# Knobs are the variables below; WANDB_API_KEY and WANDB_ENTITY are read from the environment by wandb itself.
+set -euo pipefail
+
+MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-7B-Instruct}
+SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.parquet, train.parquet, val.parquet
+VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
+ESTIMATOR=${ESTIMATOR:-reinforce_pp}                    # reinforce_pp | rloo | grpo
+CONVENTION=${CONVENTION:-default}                       # default | reference
+INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
+ITERATIONS=${ITERATIONS:-1}
+ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
+TP=${TP:-1}
+GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}
+OFFLOAD=${OFFLOAD:-true}                                 # true: parameters and optimizer rest in host memory
+NGPUS=${NGPUS:-8}
+NNODES=${NNODES:-1}
+LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
+PROJECT=${PROJECT:-verl-duets}
+EXPERIMENT=${EXPERIMENT:-serl_qwen2_5_7b_${VARIANT}_${ESTIMATOR}}
+
+export SERL_DIR
+exec python3 -m recipes.serl.main scale=qwen2_5_7b variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
+  ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
+  serl.iterations="${ITERATIONS}" \
+  actor_rollout_ref.model.path="${MODEL_PATH}" \
+  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
+  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
+  actor_rollout_ref.rollout.name="${ROLLOUT}" \
+  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
+  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
+  trainer.n_gpus_per_node="${NGPUS}" \
+  trainer.nnodes="${NNODES}" \
+  trainer.logger="[${LOGGER}]" \
+  trainer.project_name="${PROJECT}" \
+  trainer.experiment_name="${EXPERIMENT}" \
+  "$@"
