@@ -29,9 +29,12 @@ async def grade(response: str, gold: str | None, **options: Any) -> Score | Skip
     answer = extract_answer(response)
     if not gold:
         return Score(0.0, "gold_missing", answer or "")
+    if not answer:
+        return Score(0.0, "no_answer")
     if answer == gold.strip():
         return Score(1.0, "", answer)
-    result = await ascore(response, gold, **({"answer_scope": "anywhere"} | options))
+    # the original takes the last box that closes, also when one after it does not
+    result = await ascore(f"\\boxed{{{answer}}}", gold, **({"answer_scope": "anywhere"} | options))
     if isinstance(result, Skip) and result.reason.partition(":")[0] in GOLD_FAULTS:
         return Score(0.0, result.reason, result.pred, seconds=result.seconds)
     return result

@@ -21,6 +21,7 @@ def grade(response, gold):
         (r"<think>\boxed{3}</think>\boxed{2}", "2", 1),
         (r"<think>\boxed{2}</think>\boxed{3}", "2", 0),
         ("2", "2", 0),
+        (r"\boxed{4/2} and then \boxed{3", "2", 1),
         (r"\boxed{2}", None, 0),
         (r"\boxed{2}", "", 0),
         (r"\boxed{}", "2", 0),
