@@ -12,6 +12,7 @@ import yaml
 
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.evaluation.grading import Kind
+from recipes.evaluation.mmlu_pro import format_question
 
 _QUESTION_NAMES = ("question", "problem", "Problem", "prompt")
 _GOLD_NAMES = ("answer", "Answer", "gold", "ground_truth", "final_answer", "solution", "label")
@@ -39,7 +40,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named set of problems with the prompt and the grading that belong to it."""
+    """A named set of problems with the prompt and the grading that belong to it.
+
+    Attributes:
+        shots: worked examples of each group, where the benchmark brings its own.
+    """
 
     name: str
     kind: Kind
@@ -47,6 +52,7 @@ class Benchmark:
     prompt: str
     grading: Mapping[str, Any]
     source: Mapping[str, Any]
+    shots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def labelled(self) -> bool:
@@ -83,13 +89,22 @@ def describe(name: str) -> dict[str, Any]:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def load(name: str, path: str | None = None, limit: int | None = None) -> Benchmark:
+def load(
+    name: str,
+    path: str | None = None,
+    limit: int | None = None,
+    *,
+    with_shots: bool = False,
+    shots_path: str | None = None,
+) -> Benchmark:
     """Load a benchmark by name, or any local file of problems.
 
     Args:
         name: a benchmark that ships with the package, or the path of a jsonl, json or parquet file.
         path: local copy of a named benchmark's data.
         limit: keep the first so many problems; the expected count is then not checked.
+        with_shots: also load the worked examples that the benchmark brings.
+        shots_path: local copy of those.
 
     Raises:
         ConfigError: an unknown benchmark, or one whose data must be given as `path`.
@@ -113,6 +128,11 @@ def load(name: str, path: str | None = None, limit: int | None = None) -> Benchm
         )
     rows = [row for row in rows if _passes(row, card.get("filters", ()))]
     problems = tuple(_problem(row, number, card) for number, row in enumerate(rows))
+    shots: dict[str, tuple[str, ...]] = {}
+    if with_shots:
+        if "shots" not in card:
+            raise ConfigError(f"{card['name']} brings no worked examples of its own; name a preset in prompt.few_shot")
+        shots = _shots(card, read_rows(Path(shots_path)) if shots_path else None)
     _check(card, path or source["dataset"], problems, limit)
     return Benchmark(
         name=card["name"],
@@ -121,7 +141,18 @@ def load(name: str, path: str | None = None, limit: int | None = None) -> Benchm
         prompt=card.get("prompt", "{question}"),
         grading=card.get("grading", {}),
         source=source,
+        shots=shots,
     )
+
+
+def _shots(card: Mapping[str, Any], rows: list[dict[str, Any]] | None) -> dict[str, tuple[str, ...]]:
+    """The first worked examples of each group, as the benchmark's own split has them."""
+    described = card["shots"]
+    found: dict[str, list[str]] = {}
+    for row in rows if rows is not None else _download({**card["source"], "split": described["split"]}):
+        example = format_question(row["question"], row["options"], row[described["reasoning"]])
+        found.setdefault(str(row[card["fields"]["group"]]), []).append(example)
+    return {group: tuple(examples[: described["per_group"]]) for group, examples in found.items()}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

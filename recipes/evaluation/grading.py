@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recipes.evaluation.denominators import UNPARSABLE
+from recipes.evaluation.mmlu_pro import LETTERS, guess_is_right
 from recipes.evaluation.sample_store import Sample
 from reward_fns import math, multiple_choice
 from reward_fns.majority import majority_vote
@@ -40,6 +41,7 @@ def grade(
     options: Mapping[str, Any] | None = None,
     *,
     classes: bool = True,
+    choices: Mapping[str, int] | None = None,
 ) -> dict[str, list[Grade]]:
     """Grade every response to every problem.
 
@@ -50,24 +52,34 @@ def grade(
         options: for "math" those of `reward_fns.math.MathOptions`, for "multiple_choice" those of
             `reward_fns.multiple_choice.score`.
         classes: also find the classes of equal answers, which maj@k needs.
+        choices: number of options of each problem. With `guess` in the options, a response without a readable letter is
+            right if MMLU-Pro's guess among them hits, and its reason is "guessed".
 
     Raises:
         ValueError: an unknown kind.
     """
     if kind not in ("math", "multiple_choice"):
         raise ValueError(f"found kind {kind!r}; expected math or multiple_choice")
+    options = dict(options or {})
+    guess = bool(options.pop("guess", False)) and choices is not None
     flat = [(problem, sample) for problem, found in samples.items() for sample in found]
     judged = []
     for start in range(0, len(flat), _CHUNK):
-        judged += _judge(kind, flat[start : start + _CHUNK], golds, dict(options or {}))
+        judged += _judge(kind, flat[start : start + _CHUNK], golds, options)
     results: dict[str, list[Grade]] = {problem: [] for problem in samples}
     for (problem, _), result in zip(flat, judged, strict=True):
         scored = isinstance(result, Score)
-        right = scored and result.acc == 1.0
-        results[problem].append(Grade("score" if scored else "skip", right, result.reason, result.pred))
+        right, reason = scored and result.acc == 1.0, result.reason
+        if guess and scored and not result.pred:
+            right, reason = _guess(choices[problem], golds[problem]), "guessed"
+        results[problem].append(Grade("score" if scored else "skip", right, reason, result.pred))
     if not classes:
         return results
     return {problem: _with_classes(kind, samples[problem], found, options) for problem, found in results.items()}
+
+
+def _guess(options: int, gold: Any) -> bool:
+    return guess_is_right(options, LETTERS.index(multiple_choice.gold_letter(gold, LETTERS)))
 
 
 def _judge(kind: Kind, chunk: Sequence[tuple[str, Sample]], golds: Mapping[str, Any], options: dict) -> list:

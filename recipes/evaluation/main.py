@@ -22,6 +22,7 @@ from recipes.evaluation.generation import Generator
 from recipes.evaluation.grading import Grade, grade
 from recipes.evaluation.metrics import per_problem, summarise
 from recipes.evaluation.paired import compare
+from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.run_card import run_card
 from recipes.evaluation.sample_store import Sample, read_samples, write_jsonl
 from recipes.evaluation.settings import Settings, read_settings
@@ -36,7 +37,16 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     Raises:
         LaunchError: bad input, a fault of an engine, or data that does not fit.
     """
-    benchmarks = [load(name, settings.data.get(Path(name).stem), settings.limit) for name in settings.benchmarks]
+    benchmarks = [
+        load(
+            name,
+            settings.data.get(Path(name).stem),
+            settings.limit,
+            with_shots=settings.prompt.few_shot == OWN_SHOTS,
+            shots_path=settings.data.get(f"{Path(name).stem}_shots"),
+        )
+        for name in settings.benchmarks
+    ]
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
@@ -113,6 +123,7 @@ def _grade(settings: Settings, benchmark: Benchmark, samples: Mapping[str, Seque
             golds,
             {**benchmark.grading, **chosen},
             classes=any(k > 1 for k in settings.metrics.k),
+            choices={problem.id: len(problem.options) for problem in benchmark.problems},
         )
     except RewardError as error:
         raise DataError(f"grading {benchmark.name}: {error}") from error

@@ -1,6 +1,17 @@
-"""MMLU-Pro: subject groups weighted by their number of questions, and the few-shot prompt that fits a window."""
+"""MMLU-Pro: subject groups weighted by their number of questions, and the few-shot prompt that fits a window.
 
+    python -m recipes.evaluation.mmlu_pro outputs/evaluation/summary.json
+
+prints the groups of every model in a summary of ours, or of a JSON file {subject: accuracy} from elsewhere.
+"""
+
+import argparse
+import json
+import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 # Questions of each subject in the test split of TIGER-Lab/MMLU-Pro.
 SUBJECT_QUESTIONS = {
@@ -62,6 +73,11 @@ def group_accuracies(accuracies: Mapping[str, float], questions: Mapping[str, in
     return result
 
 
+def guess_is_right(options: int, gold: int) -> bool:
+    """Whether the official script's guess for an unreadable response hits; it seeds anew for each response."""
+    return random.Random(12345).randint(0, options - 1) == gold
+
+
 def _subject(name: str) -> str:
     return name.strip().lower().replace("_", " ")
 
@@ -99,3 +115,45 @@ def few_shot_prompt(
         if kept == 0 or count_tokens(prompt) < budget:
             return prompt, kept
     raise AssertionError("a prompt without shots always passes")
+
+
+def regroup(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Group accuracies of every model in a summary of ours, or of {subject: accuracy}, as {"": groups}.
+
+    Raises:
+        ValueError: it holds no result on MMLU-Pro.
+    """
+    if "models" not in summary:
+        return {"": group_accuracies(summary)}
+    result = {}
+    for model, benchmarks in summary["models"].items():
+        groups = benchmarks.get("mmlu_pro", {}).get("groups")
+        if groups:
+            accuracies = {subject: found["pass@1"] for subject, found in groups.items()}
+            result[model] = group_accuracies(
+                accuracies, {name: int(found["problems"]) for name, found in groups.items()}
+            )
+    if not result:
+        raise ValueError("the summary holds no result on mmlu_pro")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.evaluation.mmlu_pro", description=__doc__.splitlines()[0])
+    parser.add_argument("summary", type=Path)
+    try:
+        found = regroup(json.loads(parser.parse_args(arguments).summary.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError) as error:
+        print(f"mmlu_pro: {error}", file=sys.stderr)
+        return 2
+    names = [*GROUPS, "Avg"]
+    print("| model | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
+    for model, groups in found.items():
+        cells = (f"{100 * groups[name]:.2f}" if name in groups else "" for name in names)
+        print(f"| {model} | " + " | ".join(cells) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,8 +9,10 @@ import yaml
 
 from recipes.errors import ConfigError
 from recipes.evaluation.benchmark import Benchmark, Problem
+from recipes.evaluation.mmlu_pro import few_shot_prompt, format_question
 
 LETTERS = "ABCDEFGHIJ"
+OWN_SHOTS = "own"
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class PromptOptions:
         thinking: value of the template's `enable_thinking`; None leaves it to the template.
         bos: put the tokenizer's BOS token in front; None does what the tokenizer does by itself (a chat template
             brings its own).
-        few_shot: a preset of worked examples (config/few_shot) put in front of the question.
+        few_shot: a preset of worked examples (config/few_shot) put in front of the question; "own" for those that the
+            benchmark brings (MMLU-Pro), as many as leave room for the question.
         template: overrides the benchmark's own prompt; `{question}` and `{options}` are replaced.
         suffix: text after the prompt, such as a newline.
     """
@@ -101,9 +104,18 @@ def encode(tokenizer: Any, problem: Problem, benchmark: Benchmark, options: Prom
         )
         ids = tokenizer.encode(text, add_special_tokens=False)
     else:
-        plain = problem.question if problem.messages else question_text(problem, benchmark, options)
+        if options.few_shot == OWN_SHOTS:
+            plain = _with_own_shots(tokenizer, problem, benchmark)
+        else:
+            plain = problem.question if problem.messages else question_text(problem, benchmark, options)
         ids = tokenizer.encode(plain, add_special_tokens=options.bos is None)
     return _with_bos(tokenizer, ids, options.bos)
+
+
+def _with_own_shots(tokenizer: Any, problem: Problem, benchmark: Benchmark) -> str:
+    asked = format_question(problem.question, problem.options)
+    shots = benchmark.shots.get(problem.group, ())
+    return few_shot_prompt(problem.group, shots, asked, lambda text: len(tokenizer.encode(text)))[0]
 
 
 def _with_bos(tokenizer: Any, ids: list[int], bos: bool | None) -> list[int]:

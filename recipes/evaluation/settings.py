@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from recipes.errors import ConfigError
 from recipes.evaluation.metrics import MetricOptions
-from recipes.evaluation.prompts import PromptOptions
+from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
 from recipes.evaluation.sampling import Sampling
 
 
@@ -129,6 +129,8 @@ def _check(settings: Settings) -> None:
     largest, n = max(settings.metrics.k, default=1), settings.sampling.n
     if settings.score_only is None and largest > n:
         raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}")
+    if settings.prompt.few_shot == OWN_SHOTS and settings.prompt.chat_template:
+        raise ConfigError("prompt.few_shot=own is a bare prompt: set prompt.chat_template=false")
     if settings.handoff["starts"] not in ("model", "partner"):
         raise ConfigError(f"handoff.starts: expected model or partner, found {settings.handoff['starts']!r}")
     if settings.handoff["partner"] and (settings.score_only or any(model.endpoint for model in settings.models)):

@@ -17,7 +17,14 @@ from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import problem_seed
 from recipes.evaluation.settings import read_settings
 
-PROTOCOLS = ["default", "published/serl", "published/tandem", "published/pasodoble", "published/step_ppo"]
+PROTOCOLS = [
+    "default",
+    "published/serl",
+    "published/tandem",
+    "published/pasodoble",
+    "published/step_ppo",
+    "published/mmlu_pro",
+]
 NEEDED = {"math_500", "math_hard", "gsm8k", "asdiv", "college_math", "tabmwp", "carp_en", "gaokao2023en", "mawps"}
 NEEDED |= {"minerva_math", "mmlu_stem", "olympiadbench", "svamp", "aime24", "aime25", "aime26", "amc23", "amc23_25"}
 NEEDED |= {"logiqa_v2", "reclor", "mmlu_pro"}
@@ -110,6 +117,22 @@ def test_questions_with_braces_and_options_reach_the_prompt_unchanged(tmp_path):
     template = "{text}|{question}|{options}|"
     text = prompts.question_text(loaded.problems[0], loaded, PromptOptions(template=template, suffix="\n"))
     assert text == "C {a}|" + rows[0]["question"] + "|A. yes\nB. no|\n"
+
+
+def test_mmlu_pro_brings_its_own_worked_examples(tmp_path):
+    row = {"question": "Who?", "options": ["x", "y"], "category": "law", "question_id": 1, "answer": "B"}
+    data = write_jsonl(tmp_path / "test.jsonl", [row])
+    shots = [
+        row | {"question": f"Shot {n}?", "cot_content": f"A: Let's think step by step. It is {n}."} for n in range(7)
+    ]
+    path = write_jsonl(tmp_path / "shots.jsonl", shots)
+    loaded = benchmark.load("mmlu_pro", str(data), limit=1, with_shots=True, shots_path=str(path))
+    options = PromptOptions(chat_template=False, few_shot="own", bos=False)
+    text = decoded(prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, options))
+    assert "about law" in text and text.count("Shot") == 5
+    assert text.endswith("Question:\nWho?\nOptions:\nA. x\nB. y\nAnswer: Let's think step by step.")
+    with pytest.raises(ConfigError, match="brings no worked examples"):
+        benchmark.load("gsm8k", str(write_jsonl(tmp_path / "g.jsonl", [row])), limit=1, with_shots=True)
 
 
 def test_worked_examples_stand_in_front_and_are_right(questions):

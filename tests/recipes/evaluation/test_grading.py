@@ -59,6 +59,17 @@ def test_the_readings_of_multiple_choice(style, response, gold, expected):
     assert right("multiple_choice", response, gold, style=style, letters=letters)[0] is expected
 
 
+def test_mmlu_pros_guess_is_made_only_where_no_letter_is_read():
+    texts = samples("none at all", "the answer is (A)")
+    options = {"style": "mmlu_pro", "guess": True}
+    hits = [
+        [found.right for found in grade("multiple_choice", texts, {"p": gold}, options, choices={"p": 4})["p"]]
+        for gold in "ABCD"
+    ]
+    assert sum(guessed for guessed, _ in hits) == 1
+    assert [read for _, read in hits] == [True, False, False, False]
+
+
 def test_an_unusable_gold_answer_is_a_skip_not_a_zero():
     (found,) = grade("multiple_choice", samples("The answer is (B)."), {"p": "?"})["p"]
     assert (found.status, found.right) == ("skip", False)

@@ -1,5 +1,6 @@
 """Denominators, MMLU-Pro, handoff, legibility and process reward metrics against hand computation."""
 
+import json
 from itertools import combinations
 
 import numpy as np
@@ -58,6 +59,25 @@ def test_mmlu_pro_subsets_and_faults():
         mmlu_pro.group_accuracies(dict.fromkeys(mmlu_pro.SUBJECT_QUESTIONS, 0.5) | {"alchemy": 1.0})
     with pytest.raises(ValueError, match="without accuracy"):
         mmlu_pro.group_accuracies({"law": 1.0})
+
+
+def test_mmlu_pro_regroups_an_existing_summary(tmp_path, capsys):
+    groups = {subject: {"problems": count, "pass@1": 0.5} for subject, count in mmlu_pro.SUBJECT_QUESTIONS.items()}
+    groups["law"]["pass@1"] = 1.0
+    ours = {"models": {"m": {"mmlu_pro": {"groups": groups}}}}
+    theirs = dict.fromkeys(mmlu_pro.SUBJECT_QUESTIONS, 0.5) | {"law": 1.0}
+    assert mmlu_pro.regroup(ours)["m"] == pytest.approx(mmlu_pro.regroup(theirs)[""])
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(ours))
+    assert mmlu_pro.main([str(path)]) == 0
+    assert "| m | 50.00 | 77.79 | 50.00 | 50.00 | 54.58 |" in capsys.readouterr().out
+    path.write_text('{"models": {}}')
+    assert mmlu_pro.main([str(path)]) == 2
+
+
+def test_the_official_guess_is_one_and_the_same_for_equal_options():
+    hits = [gold for gold in range(10) if mmlu_pro.guess_is_right(10, gold)]
+    assert len(hits) == 1
 
 
 def test_mmlu_pro_drops_shots_until_the_prompt_fits():
