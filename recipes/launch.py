@@ -44,8 +44,9 @@ class Recipe:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The registrations a run needs in every process."""
-        return tuple(row for row in plugin.TABLE if row.target.startswith(f"recipes.{self.name}."))
+        """The registrations a run needs in every process: the recipe's own and the shared ones."""
+        rooms = (f"recipes.{self.name}.", "recipes.common.")
+        return tuple(row for row in plugin.TABLE if row.target.startswith(rooms))
 
 
 def main(recipe: Recipe, argv: Sequence[str] | None = None) -> int:

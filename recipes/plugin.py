@@ -37,6 +37,8 @@ class RowState(NamedTuple):
 
 TABLE: tuple[Row, ...] = (
     Row("platform", "cpu", "recipes.platforms.cpu:PlatformCPU"),
+    Row("reward_manager", "score_skip_fail", "recipes.common.reward_manager:ScoreSkipFailRewardManager"),
+    Row("trainer", "grouped", "recipes.common.grouped_trainer:GroupedTrainer"),
     Row("adv_estimator", "sppo", "recipes.sppo.estimator:compute_sppo_advantage"),
     Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss"),
 )

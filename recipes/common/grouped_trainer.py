@@ -1,0 +1,122 @@
+"""verl's synchronous V1 trainer with a stage between sampling and advantages that sees whole groups.
+
+Registered as ``grouped`` (``trainer.v1.trainer_mode=grouped``). After rollouts and rewards, before log-probs and
+advantages, it reads each response's verdict, lets the hook named by ``algorithm.group_hook`` (``path``, ``name``) write
+rewards or take responses and groups out, stops the run when the failure budget is spent, and removes what was skipped.
+
+How a skipped response leaves: its row is deleted from the batch, so it has no part in its group's baseline, in
+whitening, in votes or in metrics. verl then fills the batch up to whole mini-batches with padding rows, whose
+response mask is empty: they add nothing to a token-mean loss (its denominator counts mask tokens); a loss that
+divides by the number of sequences divides by the nominal mini-batch, so it is scaled by the share of rows that is
+left.
+"""
+
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1 import PPOTrainerSync
+from verl.utils.import_utils import load_extern_object
+
+from recipes.common.groups import Group, Sample, group_by_prompt, settle
+from recipes.common.reward_faults import RewardFaults
+from reward_fns.errors import ResultError
+from reward_fns.result import Result, Score, from_verl
+
+FIELDS = ("responses", "rm_scores", "extra_fields", "reward_model", "data_source", "extra_info", "raw_prompt")
+
+
+class GroupedTrainer(PPOTrainerSync):
+    """``PPOTrainerSync`` that settles the groups of a step before anything is computed from their rewards."""
+
+    def __init__(self, config):
+        with open_dict(config):
+            # verl compares this name with "sync" in several places; it was needed only to find this class.
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+        block = config.algorithm.get("reward_faults")
+        self.reward_faults = RewardFaults.from_mapping(OmegaConf.to_container(block) if block is not None else None)
+        hook = config.algorithm.get("group_hook") or {}
+        self.group_hook = load_extern_object(hook.path, hook.name) if hook.get("path") else None
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args, **kwargs) -> KVBatchMeta:
+        batch = self.settle_groups(batch, metrics)
+        return super()._balance_batch(batch, metrics, *args, **kwargs)
+
+    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Apply the hook and the budget; the returned batch holds the responses that train.
+
+        Raises:
+            reward_fns.errors.BudgetSpent: with the counts by reason; the run ends with it.
+        """
+        groups = self.read_groups(batch)
+        judged = {sample.key: sample.result for group in groups for sample in group.samples}
+        if self.group_hook is not None:
+            metrics.update(self.group_hook(groups) or {})
+        n = self.config.actor_rollout_ref.rollout.n
+        settlement = settle(
+            groups,
+            self.reward_faults.budget,
+            expected=self.config.data.train_batch_size * n // self.parameter_sync_step,
+            min_group=min(self.reward_faults.min_group, n),
+            grouped=n > 1,
+        )
+        metrics.update(settlement.metrics)
+        written = {
+            sample.key: settlement.rewards[sample.key]
+            for group in groups
+            for sample in group.samples
+            if sample.key in settlement.rewards and sample.result is not judged[sample.key]
+        }
+        self._write_rewards(batch, written)
+        if not settlement.dropped:
+            return batch
+        tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
+        tags = dict(zip(batch.keys, batch.tags, strict=True))
+        kept = [key for key in batch.keys if key in settlement.rewards]
+        return KVBatchMeta(
+            partition_id=batch.partition_id,
+            keys=kept,
+            tags=[tags[key] for key in kept],
+            extra_info=dict(batch.extra_info or {}),
+        )
+
+    def read_groups(self, batch: KVBatchMeta) -> list[Group]:
+        """The batch as groups of decoded responses with their verdicts; a reward without one counts as a Score."""
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+        responses = data["responses"].unbind()
+        texts = self.tokenizer.batch_decode([ids.tolist() for ids in responses], skip_special_tokens=True)
+        scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
+        columns = {name: list(data[name]) for name in FIELDS[2:] if name in data}
+        samples = []
+        for position, key in enumerate(batch.keys):
+            fields = {name: getattr(values[position], "data", values[position]) for name, values in columns.items()}
+            info = (fields.pop("extra_fields", None) or {}).get("reward_extra_info") or {}
+            samples.append(
+                Sample(key, texts[position], _verdict(info, scores[position]), len(responses[position]), fields)
+            )
+        return group_by_prompt(samples)
+
+    def _write_rewards(self, batch: KVBatchMeta, rewards: dict[str, float]) -> None:
+        """Put the rewards that a hook wrote on the last token of their responses; the others stay as verl holds
+        them."""
+        keys = [key for key in batch.keys if key in rewards]
+        if not keys:
+            return
+        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
+        rows = []
+        for key, row in zip(keys, data["rm_scores"].unbind(), strict=True):
+            written = torch.zeros_like(row)
+            written[-1] = rewards[key]
+            rows.append(written)
+        nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+        fields = TensorDict({"rm_scores": nested}, batch_size=len(keys))
+        tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=fields)
+
+
+def _verdict(info: dict, score: float) -> Result:
+    try:
+        return from_verl(info)
+    except ResultError:
+        return Score(score)

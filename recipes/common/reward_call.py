@@ -1,0 +1,46 @@
+"""Call a user's reward function; this runs in a process that can be killed, and so imports nothing heavy."""
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+
+from reward_fns.result import Skip, normalise, to_verl
+
+PACKAGE_PREFIX = "pkg://"
+FILE_PREFIX = "file://"
+
+
+@functools.cache
+def load_function(path: str, name: str) -> Callable:
+    """The function ``name`` of ``pkg://module`` or of a Python file, as verl would load it.
+
+    Raises:
+        ImportError, AttributeError, FileNotFoundError: it is not there.
+    """
+    if path.startswith(PACKAGE_PREFIX):
+        return getattr(importlib.import_module(path.removeprefix(PACKAGE_PREFIX).replace("/", ".")), name)
+    file = path.removeprefix(FILE_PREFIX)
+    spec = importlib.util.spec_from_file_location("verl_duets_user_reward", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def call(path: str, name: str, arguments: Mapping) -> dict[str, float | str]:
+    """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception."""
+    try:
+        return to_verl(normalise(load_function(path, name)(**arguments)))
+    except MemoryError:
+        # The pool tells this limit, which the response ran into, from what the function raised by itself.
+        raise
+    except Exception as error:
+        return to_verl(raised(error))
+
+
+def raised(error: BaseException) -> Skip:
+    """A reward function that raises judged nothing: a Skip with the exception's name, its message after a colon."""
+    text = " ".join(str(error).split())
+    return Skip(f"raised_{type(error).__name__}: {text}")
