@@ -1,12 +1,12 @@
 """Get the responses of one model to a benchmark: from the store what is finished, from an engine the rest."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from recipes.errors import ConfigError, EnvironmentProblem
-from recipes.evaluation import handoff
+from recipes.evaluation import handoff, legibility
 from recipes.evaluation.benchmark import Benchmark, Problem
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
@@ -15,6 +15,39 @@ from recipes.evaluation.sample_store import Sample, SampleStore
 from recipes.evaluation.sampling import Request, problem_seed
 from recipes.evaluation.settings import ModelSpec, Settings
 from recipes.evaluation.vllm_engine import VllmEngine
+
+
+def legibility_of(
+    settings: Settings, benchmarks: Sequence[Benchmark], texts: Mapping[tuple[str, str], Mapping[str, Sequence[Sample]]]
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Cross-entropy of the partner model on every model's responses, keyed by (model, benchmark).
+
+    The partner reads prompt and response with its own tokenizer and template.
+
+    Raises:
+        LaunchError: no such partner.
+    """
+    partner = VllmEngine(model_folder(settings.legibility["partner"], settings.output_dir / "merged"), settings.engine)
+    by_name = {benchmark.name: benchmark for benchmark in benchmarks}
+    found = {}
+    for (model, name), samples in texts.items():
+        problems = {problem.id: problem for problem in by_name[name].problems}
+        rows = []
+        for problem, responses in samples.items():
+            prompt = encode(partner.tokenizer, problems[problem], by_name[name], settings.prompt)
+            rows += [
+                (len(prompt), [*prompt, *partner.tokenizer.encode(response.response, add_special_tokens=False)])
+                for response in responses
+            ]
+        # What does not fit into the partner's window cannot be read by it; the number of those is reported.
+        fitting = [(size, ids) for size, ids in rows if size < len(ids) < partner.model_length]
+        answers = partner.prompt_log_probs([ids for _, ids in fitting])
+        mean, tokens = legibility.mean_cross_entropy(
+            legibility.response_log_probs(answer, ids, size)
+            for answer, (size, ids) in zip(answers, fitting, strict=True)
+        )
+        found[model, name] = {"nats_per_token": mean, "tokens": tokens, "responses_left_out": len(rows) - len(fitting)}
+    return found
 
 
 class Generator:

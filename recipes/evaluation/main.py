@@ -18,7 +18,7 @@ from typing import Any
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation import presentation
 from recipes.evaluation.benchmark import Benchmark, load
-from recipes.evaluation.generation import Generator
+from recipes.evaluation.generation import Generator, legibility_of
 from recipes.evaluation.grading import Grade, grade
 from recipes.evaluation.metrics import per_problem, summarise
 from recipes.evaluation.paired import compare
@@ -51,6 +51,7 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
     cards: dict[str, Any] = {}
+    texts: dict[tuple[str, str], Mapping[str, Sequence[Sample]]] = {}
     for name, responses in _responses(settings, benchmarks, cards):
         for benchmark, samples in responses:
             if not benchmark.labelled:
@@ -64,7 +65,11 @@ def evaluate(settings: Settings) -> dict[str, Any]:
                 raise DataError(f"{name} on {benchmark.name}: {error}") from error
             result["groups"] = _by_group(benchmark, per_problem(graded, settings.metrics)[0])
             summary["models"].setdefault(name, {})[benchmark.name] = result
+            texts[name, benchmark.name] = samples
             scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
+    if settings.legibility["partner"]:
+        for (name, benchmark), found in legibility_of(settings, benchmarks, texts).items():
+            summary["models"][name][benchmark]["legibility"] = found
     summary["comparisons"] = _comparisons(settings, scores)
     sources = {
         benchmark.name: {

@@ -50,6 +50,7 @@ class Settings:
     metrics: MetricOptions
     grading: Mapping[str, Mapping[str, Any]]
     handoff: Mapping[str, Any]
+    legibility: Mapping[str, Any]
     engine: Mapping[str, Any]
     endpoint: Mapping[str, Any]
     score_only: Path | None
@@ -85,6 +86,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         ),
         grading=config["grading"],
         handoff=config["handoff"],
+        legibility=config["legibility"],
         engine={key: value for key, value in config["engine"].items() if value is not None},
         endpoint=config["endpoint"],
         score_only=Path(config["score_only"]) if config["score_only"] else None,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.evaluation import handoff, legibility, mmlu_pro, process_reward
+from recipes.evaluation import handoff, legibility, mmlu_pro, process_reward, rerank
 from recipes.evaluation.denominators import denominator
 from recipes.evaluation.handoff import Part
 
@@ -183,6 +183,28 @@ def test_best_of_n_equals_the_mean_over_every_subset(ranking):
         best = max(scores[i] for i in subset)
         chances.append(np.mean([correct[i] for i in subset if scores[i] == best]))
     assert process_reward.best_of_n(scores, correct, n) == pytest.approx(np.mean(chances), abs=1e-9)
+
+
+def test_reranking_joins_grades_and_step_scores(tmp_path, capsys):
+    samples = [
+        {"problem": p, "sample": i, "status": "score", "right": right}
+        for p, rights in {"a": [False, True, True], "b": [True, False, False]}.items()
+        for i, right in enumerate(rights)
+    ]
+    samples.append({"problem": "c", "sample": 0, "status": "skip", "right": False})
+    scores = {("a", 0): 0.9, ("a", 1): 0.5, ("a", 2): 0.1, ("b", 0): 0.8, ("b", 1): 0.2, ("b", 2): 0.1}
+    steps = [{"problem": p, "sample": i, "steps": [1.0, s], "labels": [True, s > 0.5]} for (p, i), s in scores.items()]
+    for name, rows in (("samples", samples), ("steps", steps)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    paths = [str(tmp_path / "samples.jsonl"), str(tmp_path / "steps.jsonl")]
+    assert rerank.main([*paths, "--n", "1", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["best-of-1"]["mean"] == pytest.approx(0.5)
+    assert found["best-of-3"]["mean"] == pytest.approx(0.5)
+    assert found["pass@3"]["mean"] == 1.0
+    assert found["steps"]["accuracy"] == pytest.approx(11 / 12)
+    assert rerank.main([*paths, "--n", "4"]) == 2
+    assert "best-of-4 needs at least 4" in capsys.readouterr().err
 
 
 def test_step_accuracy_and_calibration_by_hand():
