@@ -10,8 +10,7 @@ from typing import Any
 
 from recipes.step_ppo.data import Question, load_questions
 from recipes.step_ppo.journal import expand, read_records
-from recipes.step_ppo.prm import last_complete_checkpoint
-from recipes.step_ppo.prm_model import is_complete
+from recipes.step_ppo.training_run import is_finished, last_complete_checkpoint, mark_finished
 
 _HELPER_SMOOTHING = 0.25
 
@@ -103,8 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    if is_complete(args.output):
-        print(f"{args.output} is already trained")
+    options = {name: value for name, value in vars(args).items() if name not in ("output", "skip_corrupt", "report_to")}
+    if is_finished(args.output, options):
+        print(f"{args.output} is already trained with these options")
         return 0
     pairs = list(read_records(expand(args.pairs), skip_corrupt=args.skip_corrupt))
     rows = preference_rows(load_questions(args.data), pairs)
@@ -140,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer = DPOTrainer(args.model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output))
     trainer.save_model(args.output)
+    if trainer.is_world_process_zero():
+        mark_finished(args.output, options, {"updates": trainer.state.global_step, "pairs": len(rows)})
     print(f"{args.output}: {trainer.state.global_step} updates on {len(rows)} pairs")
     return 0
 

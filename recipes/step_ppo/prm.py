@@ -12,12 +12,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, Traini
 
 from recipes.step_ppo.calibration import value_statistics
 from recipes.step_ppo.data import load_questions
-from recipes.step_ppo.journal import expand, read_records, write_atomically
+from recipes.step_ppo.journal import expand, read_records
 from recipes.step_ppo.prm_examples import PRMExample, prm_examples, replayed
 from recipes.step_ppo.prm_model import IGNORED, collate, export_backbone, load_prm
 from recipes.step_ppo.tokens import encode_trajectory
-
-STATISTICS = "prm_statistics.json"
+from recipes.step_ppo.training_run import is_finished, last_complete_checkpoint, mark_finished
 
 
 def encode_examples(
@@ -135,28 +134,6 @@ def _arguments(args: argparse.Namespace) -> TrainingArguments:
     )
 
 
-def last_complete_checkpoint(output: str) -> str | None:
-    """The newest checkpoint that was written to its end: the trainer's state is the last file of each."""
-    found = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-    return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
-
-
-def finished(output: str, options: dict) -> bool:
-    """Whether an earlier run of the same command got to its end.
-
-    Raises:
-        SystemExit: it did, with other options.
-    """
-    path = Path(output) / STATISTICS
-    if not path.is_file():
-        return False
-    written = json.loads(path.read_text(encoding="utf-8"))["options"]
-    if written != json.loads(json.dumps(options)):
-        differing = sorted(name for name in written.keys() | options.keys() if written.get(name) != options.get(name))
-        raise SystemExit(f"{output} was trained with other options ({', '.join(differing)}): choose another output")
-    return True
-
-
 def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRMExample]]:
     questions = load_questions(args.data)
 
@@ -186,7 +163,7 @@ def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRM
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     options = {name: value for name, value in vars(args).items() if name not in ("output", "skip_corrupt", "report_to")}
-    if finished(args.output, options):
+    if is_finished(args.output, options):
         print(f"{args.output} is already trained with these options")
         return 0
     train, dev = _load_examples(args)
@@ -216,10 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if dev_rows:
             statistics |= {f"dev_{name}": value for name, value in evaluate(trainer, dev_rows).items()}
         print(json.dumps(statistics))
-        # Written last: this file says that the folder is whole.
-        write_atomically(
-            Path(args.output) / STATISTICS, json.dumps({"statistics": statistics, "options": options}, indent=2)
-        )
+        mark_finished(args.output, options, statistics)
     return 0
 
 

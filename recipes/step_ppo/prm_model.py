@@ -6,7 +6,6 @@ vLLM serves that form as it is (`--runner pooling`, task `token_classify`). The 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -108,9 +107,3 @@ def export_backbone(prm_path: str, output: str) -> None:
     model.config.num_labels = 1
     model.save_pretrained(output, state_dict=weights)
     AutoTokenizer.from_pretrained(prm_path).save_pretrained(output)
-
-
-def is_complete(folder: str | Path) -> bool:
-    """Whether a model folder has configuration and weights."""
-    folder = Path(folder)
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))

@@ -21,6 +21,7 @@ from recipes.step_ppo.prm_model import IGNORED, collate, export_backbone, load_p
 from recipes.step_ppo.states import StateSampling, state_records
 from recipes.step_ppo.steps import segment_response
 from recipes.step_ppo.tokens import EncodedTrajectory, encode_prompt, encode_trajectory
+from recipes.step_ppo.training_run import last_complete_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import byte_level_tokenizer, random_trajectory, sentencepiece_like_tokenizer  # noqa: E402
@@ -277,7 +278,7 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
     ]  # fmt: skip
     out = tmp_path / "prm"
     prm.main([*command, "--output", str(out)])
-    written = json.loads((out / "prm_statistics.json").read_text())["statistics"]
+    written = json.loads((out / "finished.json").read_text())["statistics"]
     assert written["train_prefixes"] == 20 * 3 * 2
     assert written["dev_accuracy"] > 0.9 and written["dev_correlation"] > 0.8 and written["dev_count"] == 60
     assert load_prm(str(out)).config.num_labels == 4 and (out / "backbone" / "config.json").is_file()
@@ -286,12 +287,12 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
     with pytest.raises(SystemExit, match="other options"):
         prm.main([*command, "--output", str(out), "--seed", "9"])
     # A run that was killed while it wrote its second checkpoint goes on from the first, to the same weights.
-    (out / "prm_statistics.json").unlink()
+    (out / "finished.json").unlink()
     before = load_prm(str(out)).score.weight
     (out / "checkpoint-20" / "trainer_state.json").unlink()
-    assert prm.last_complete_checkpoint(str(out)).endswith("checkpoint-24")
+    assert last_complete_checkpoint(str(out)).endswith("checkpoint-24")
     (out / "checkpoint-24" / "trainer_state.json").unlink()
-    assert prm.last_complete_checkpoint(str(out)) is None
+    assert last_complete_checkpoint(str(out)) is None
     prm.main([*command, "--output", str(out)])
     torch.testing.assert_close(load_prm(str(out)).score.weight, before)
 

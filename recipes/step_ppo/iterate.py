@@ -1,0 +1,137 @@
+"""`python -m recipes.step_ppo.iterate`: the next round from the process-DPO model, down to its pairs and its PRM.
+
+Runs collect, states, complete, prm (from the PRM of the round before, with a share of that round's data replayed),
+score and pairs. Each is a command of its own in a process of its own, so that memory is returned; run this again
+after a kill and the stages that are done pass at once.
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from recipes.step_ppo.journal import Journal, read_records
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command: `python -m recipes.step_ppo.<name> <arguments>`."""
+
+    name: str
+    arguments: tuple[str, ...] = field(default_factory=tuple)
+
+    def command(self) -> list[str]:
+        """What is executed."""
+        return [sys.executable, "-m", f"recipes.step_ppo.{self.name}", *self.arguments]
+
+
+def plan(args: argparse.Namespace) -> list[Stage]:
+    """The stages of a round, in order."""
+    new, old = Path(args.output), Path(args.previous) if args.previous else None
+    data = ("--data", *args.data)
+    served = ("--endpoint", args.endpoint) if args.endpoint else ()
+    generator = ("--model", args.model, *served, "--seed", str(args.seed))
+    trajectories = ("--trajectories", str(new / "trajectories.jsonl"))
+    replay: tuple[str, ...] = ()
+    if old:
+        replay = (
+            "--replay-trajectories", str(old / "trajectories.jsonl"), "--replay-values", str(old / "values.jsonl"),
+            "--replay-fraction", str(args.replay_fraction),
+        )  # fmt: skip
+    more = {name: tuple(shlex.split(getattr(args, f"{name}_options"))) for name in STAGES}
+    dev = ("--dev-values", str(new / "dev_values.jsonl")) if args.dev_questions else ()
+    stages = [
+        Stage("collect", (*data, *generator, "--output", str(new / "trajectories.jsonl"), *more["collect"])),
+        Stage("states", (
+            "--trajectories", str(new / "prm_trajectories.jsonl"), "--output", str(new / "states.jsonl"),
+            "--seed", str(args.seed), *more["states"],
+        )),
+        Stage("complete", (
+            *data, *generator, "--states", str(new / "states.jsonl"), "--output", str(new / "values.jsonl"),
+            "--n", str(args.num_completions), *more["complete"],
+        )),
+    ]  # fmt: skip
+    if args.dev_questions:
+        stages += [
+            Stage("states", (
+                "--trajectories", str(new / "dev_trajectories.jsonl"), "--output", str(new / "dev_states.jsonl"),
+                "--seed", str(args.seed), *more["states"],
+            )),
+            Stage("complete", (
+                *data, *generator, "--states", str(new / "dev_states.jsonl"), "--output",
+                str(new / "dev_values.jsonl"), "--n", str(args.num_completions), *more["complete"],
+            )),
+        ]  # fmt: skip
+    stages += [
+        Stage("prm", (
+            *data, *trajectories, "--values", str(new / "values.jsonl"), *dev, *replay, "--model", args.prm_model,
+            "--output", str(new / "prm"), "--num-completions", str(args.num_completions), "--export-backbone",
+            *more["prm"],
+        )),
+        Stage("score", (
+            *data, *trajectories, "--prm", str(new / "prm"), "--output", str(new / "scores.jsonl"), *more["score"],
+        )),
+        Stage("pairs", (
+            *trajectories, "--scores", str(new / "scores.jsonl"), "--output", str(new / "pairs.jsonl"),
+            "--prm-train", str(new / "values.jsonl"), *more["pairs"],
+        )),
+    ]  # fmt: skip
+    return stages
+
+
+STAGES = ("collect", "states", "complete", "prm", "score", "pairs")
+
+
+def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> None:
+    """Choose the questions of the PRM by position: the first `dev_questions` are held out, the next `prm_questions`
+    train it."""
+    records = list(read_records([folder / "trajectories.jsonl"]))
+    # Sampling finishes in any order; the choice must not depend on it.
+    records.sort(key=lambda record: (len(record["id"]), record["id"]))
+    parts = {"dev_trajectories": records[:dev_questions], "prm_trajectories": records[dev_questions:][:prm_questions]}
+    for name, part in parts.items():
+        with Journal(folder / f"{name}.jsonl", options={"questions": [dev_questions, prm_questions]}) as journal:
+            journal.extend(record for record in part if record["key"] not in journal)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.iterate", description="Run one round from a policy to its PRM and its pairs."
+    )
+    parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
+    parser.add_argument("--output", required=True, help="folder of the new round")
+    parser.add_argument("--previous", help="folder of the round before, whose PRM data is replayed")
+    parser.add_argument("--model", required=True, help="policy that samples: SFT, later the process-DPO model")
+    parser.add_argument("--prm-model", required=True, help="what the PRM starts from: SFT, later the PRM before")
+    parser.add_argument("--endpoint", help="root of an OpenAI-compatible server of the policy")
+    parser.add_argument("--num-completions", type=int, default=3, help="K")
+    parser.add_argument("--prm-questions", type=int, default=1000, help="questions whose states train the PRM")
+    parser.add_argument("--dev-questions", type=int, default=200, help="questions held out to evaluate it; 0 for none")
+    parser.add_argument("--replay-fraction", type=float, default=0.1, help="share of the earlier PRM data")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dry-run", action="store_true", help="print the commands")
+    for name in STAGES:
+        parser.add_argument(f"--{name}-options", default="", help=f"further options of {name}, as one string")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    for stage in plan(args):
+        print("+ " + shlex.join(stage.command()), flush=True)
+        if args.dry_run:
+            continue
+        code = subprocess.run(stage.command(), check=False).returncode
+        if code:
+            print(f"{stage.name} ended with code {code}; mend it and run the same command again", file=sys.stderr)
+            return code
+        if stage.name == "collect":
+            split_questions(Path(args.output), args.dev_questions, args.prm_questions)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""A whole round in one command, against a scripted policy and a tiny PRM; and SFT rows for verl's trainer."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from recipes.step_ppo import iterate, prepare
+from recipes.step_ppo.data import load_questions
+from recipes.step_ppo.journal import Journal, read_records
+from recipes.step_ppo.prepare import write_parquet
+from recipes.step_ppo.sft_dataset import ContinuationDataset
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted_server import serving  # noqa: E402
+from trajectories import byte_level_tokenizer  # noqa: E402
+
+
+def keys(path):
+    return [record["key"] for record in read_records([path])]
+
+
+def test_the_split_ignores_the_order_of_sampling(tmp_path):
+    for order in ([3, 0, 11, 2, 1], [1, 2, 11, 0, 3]):
+        folder = tmp_path / str(order[0])
+        with Journal(folder / "trajectories.jsonl") as journal:
+            journal.extend({"key": str(i), "id": str(i), "responses": []} for i in order)
+        for _ in range(2):
+            iterate.split_questions(folder, 1, 3)
+        assert keys(folder / "dev_trajectories.jsonl") == ["0"]
+        assert keys(folder / "prm_trajectories.jsonl") == ["1", "2", "3"]
+
+
+def test_dry_run_names_every_stage(capsys):
+    command = ["--data", "d.parquet", "--output", "r1", "--previous", "r0", "--model", "m", "--prm-model", "p"]
+    iterate.main([*command, "--dry-run", "--pairs-options", "--margin 0.8"])
+    lines = capsys.readouterr().out.splitlines()
+    names = [shlex.split(line)[3].rpartition(".")[2] for line in lines]
+    assert names == ["collect", "states", "complete", "states", "complete", "prm", "score", "pairs"]
+    assert "--replay-values r0/values.jsonl --replay-fraction 0.1" in lines[5] and lines[-1].endswith("--margin 0.8")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_two_rounds(tmp_path):
+    from test_prm import language_model
+
+    tokenizer = byte_level_tokenizer()
+    model = language_model(tmp_path / "lm", tokenizer)
+    items = [{"text": f"F {i}.", "question": "Q?", "options": list("wxyz"), "answer": i % 2} for i in range(12)]
+    (tmp_path / "train.txt").write_text("".join(json.dumps(item) + "\n" for item in items))
+    data = str(tmp_path / "p.parquet")
+    prepare.main(["--dataset", "logiqa2", "--files", str(tmp_path / "train.txt"), "--output", data])
+    with serving() as (url, faults):
+        for number in range(2):
+            folder = tmp_path / f"round{number}"
+            command = [
+                "--data", data, "--output", str(folder), "--model", "scripted", "--endpoint", url,
+                "--prm-model", model if number == 0 else str(tmp_path / "round0" / "prm"),
+                "--prm-questions", "6", "--dev-questions", "2", "--seed", str(number), "--collect-options", "--n 4",
+                "--prm-options", "--max-steps 2 --warmup-steps 0 --dtype float32", "--pairs-options", "--margin 0.0",
+            ]  # fmt: skip
+            if number:
+                command += ["--previous", str(tmp_path / "round0")]
+            assert iterate.main(command) == 0
+            if number == 0:
+                asked = faults.count
+                assert iterate.main(command) == 0 and faults.count == asked
+            trained = {record["id"] for record in read_records([folder / "values.jsonl"])}
+            made = list(read_records([folder / "pairs.jsonl"]))
+            assert len(keys(folder / "trajectories.jsonl")) == 12 and 0 < len(trained) <= 6
+            assert any(r["kind"] == "positive" for r in made)
+            assert not any(r["kind"] == "positive" and r["id"] in trained for r in made)
+            assert (folder / "prm" / "backbone" / "config.json").is_file()
+    statistics = [json.loads((tmp_path / f"round{i}/prm/finished.json").read_text())["statistics"] for i in (0, 1)]
+    assert all(found["train_prefixes"] > 0 and found["dev_count"] > 0 for found in statistics)
+    assert len(load_questions([data])) == 12
+
+
+def test_sft_rows(tmp_path):
+    tokenizer = byte_level_tokenizer()
+    write_parquet(tmp_path / "s.parquet", [{"prompt": "Q\n\nThought 1:", "response": " so it is", "id": "0"}] * 2)
+    rows = ContinuationDataset(str(tmp_path / "s.parquet"), tokenizer, {"max_length": 64, "pad_mode": "no_padding"})
+    item = rows[1]
+    trained = item["input_ids"][item["loss_mask"].bool()].tolist()
+    assert len(rows) == 2 and trained[-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(trained[:-1]) == " so it is" and item["loss_mask"][0] == 0
+    padded = ContinuationDataset([str(tmp_path / "s.parquet")], tokenizer, {"max_length": 64, "pad_mode": "right"})[0]
+    length = len(item["input_ids"])
+    assert padded["input_ids"].shape == (64,) and padded["attention_mask"].sum() == length
+    assert torch.equal(padded["loss_mask"][:length], item["loss_mask"]) and padded["loss_mask"][length:].sum() == 0
+    with pytest.raises(ValueError, match="more than data.max_length=4"):
+        ContinuationDataset(str(tmp_path / "s.parquet"), tokenizer, {"max_length": 4})[0]
