@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from recipes.errors import ConfigError
 
 VERL_CONFIG = "pkg://verl.trainer.config"
-PLATFORM_CONFIG = "pkg://recipes.platforms.config"
+SHARED_CONFIGS = ("pkg://recipes.common.config", "pkg://recipes.platforms.config")
 # Nodes of verl's tree that hold keys for somebody else (an engine, Ray, a model config, a user's function).
 FREE_FORM = re.compile(r"(^|\.)(\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
 
@@ -65,7 +65,7 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
         except HydraException as error:
             raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}") from error
     GlobalHydra.instance().clear()
-    path = f"hydra.searchpath=[{VERL_CONFIG},{PLATFORM_CONFIG}]"
+    path = f"hydra.searchpath=[{','.join([VERL_CONFIG, *SHARED_CONFIGS])}]"
     try:
         with initialize_config_module(module, version_base=None):
             return compose(config_name=name, overrides=[path, *overrides])

@@ -34,6 +34,25 @@ def _is_fsdp2(value: str) -> bool:
     return value == "fsdp2"
 
 
+def check_group_stage(config) -> None:
+    """The settings of the reward manager and of the group hook, before a worker reads them."""
+    from omegaconf import OmegaConf
+    from verl.utils.import_utils import load_extern_object
+
+    from recipes.common.reward_faults import RewardFaults
+
+    block = config.algorithm.get("reward_faults")
+    RewardFaults.from_mapping(OmegaConf.to_container(block, resolve=True) if block is not None else None)
+    hook = config.algorithm.get("group_hook") or {}
+    if hook.get("path"):
+        try:
+            load_extern_object(hook.path, hook.get("name"))
+        except (ImportError, AttributeError, FileNotFoundError, TypeError) as error:
+            raise ConfigError(
+                f"algorithm.group_hook: {hook.get('name')!r} of {hook.path} cannot be loaded: {error}"
+            ) from error
+
+
 def check_micro_batches(config) -> None:
     """verl asserts these inside a worker, minutes later."""
     actor_rollout_ref = config.actor_rollout_ref

@@ -98,6 +98,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
 
     preflight.check_run(config, offline_is_fatal=not dry_run)
     config_checks.check_verl(config)
+    config_checks.check_group_stage(config)
     config_checks.check_micro_batches(config)
     config_checks.check_engine(device)
     config_checks.check_registered(recipe.rows)
@@ -140,6 +141,8 @@ def _describe(config, defaults, device: str) -> None:
 
 
 def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
+    from omegaconf import OmegaConf
+
     from recipes import leftovers, resume
     from recipes.watchdog import Watchdog, wait_until_gone
 
@@ -160,6 +163,8 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         return 0
 
     run = leftovers.begin_run()
+    # What the driver's environment decides (oc.env) must not be read again from a worker's.
+    OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address)
     if address is not None:
         cluster.check_cluster(config, address)

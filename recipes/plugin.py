@@ -41,6 +41,11 @@ TABLE: tuple[Row, ...] = (
     Row("trainer", "grouped", "recipes.common.grouped_trainer:GroupedTrainer"),
     Row("adv_estimator", "sppo", "recipes.sppo.estimator:compute_sppo_advantage"),
     Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss"),
+    Row("trainer", "serl", "recipes.serl.trainer:SerlTrainer"),
+    Row("adv_estimator", "serl_reinforce_pp", "recipes.serl.verl_estimators:compute_serl_reinforce_pp"),
+    Row("adv_estimator", "serl_rloo", "recipes.serl.verl_estimators:compute_serl_rloo"),
+    Row("adv_estimator", "serl_grpo", "recipes.serl.verl_estimators:compute_serl_grpo"),
+    Row("agent_loop", "serl_raw_prompt", "recipes.serl.raw_prompt_agent:RawPromptAgentLoop"),
 )
 
 errors: dict[Row, str] = {}

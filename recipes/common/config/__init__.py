@@ -1,0 +1,1 @@
+"""Config groups that recipes share."""

@@ -1,0 +1,54 @@
+"""Trainers for tests, loaded into every process by VERL_USE_EXTERNAL_MODULES: what they see goes to a file."""
+
+import json
+import os
+
+import wrapt
+
+
+def define(_module):
+    import transfer_queue as tq
+    from verl.trainer.ppo.v1 import register_trainer
+
+    from recipes.common.grouped_trainer import GroupedTrainer
+
+    @register_trainer("recording")
+    class RecordingTrainer(GroupedTrainer):
+        """Writes, for each step, every row's verdict and advantage."""
+
+        def settle_groups(self, batch, metrics):
+            self.verdicts = {
+                sample.key: {
+                    "uid": group.uid,
+                    "reward": getattr(sample.result, "value", None),
+                    "response": sample.response,
+                }
+                for group in self.read_groups(batch)
+                for sample in group.samples
+            }
+            return super().settle_groups(batch, metrics)
+
+        def _compute_advantage(self, batch, metrics):
+            batch = super()._compute_advantage(batch, metrics)
+            data = tq.kv_batch_get(
+                keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages", "response_mask"]
+            )
+            rows = {}
+            for key, tag, row, mask in zip(
+                batch.keys, batch.tags, data["advantages"].unbind(), data["response_mask"].unbind(), strict=True
+            ):
+                if not tag.get("is_padding", False):
+                    rows[key] = self.verdicts[key] | {"advantage": float(row[mask.bool()][0])}
+            with open(os.environ["RECORD_TO"], "a") as file:
+                file.write(json.dumps({"step": self.global_steps, "trained": rows, "seen": self.verdicts}) + "\n")
+            return batch
+
+    @register_trainer("forgetful")
+    class ForgetfulTrainer(GroupedTrainer):
+        """Drops every weight sync after the first."""
+
+        def on_step_end(self):
+            pass
+
+
+wrapt.when_imported("verl.trainer.ppo.v1")(define)

@@ -1,0 +1,35 @@
+"""A worker that dies ends the run with a sentence and a non-zero exit, soon; nothing of the run stays behind."""
+
+import os
+import time
+
+import psutil
+import pytest
+from conftest import SMALL
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+LIMIT_SECONDS = 120
+
+
+def process_titled(run, title: str) -> psutil.Process:
+    for process in run.descendants():
+        try:
+            if title in " ".join(process.cmdline()):
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    raise LookupError(f"no process of the run is called {title}")
+
+
+@pytest.mark.parametrize("title", ["VLLM::EngineCore", pytest.param("ray::AgentLoopWorkerTQ", marks=pytest.mark.long)])
+def test_the_run_ends(start, title):
+    run = start("recipes.sppo.main", *SMALL, "preset=grpo", "trainer.total_training_steps=50")
+    run.wait_for_step(1)
+    process_titled(run, title).kill()
+    killed = time.monotonic()
+    assert run.wait(LIMIT_SECONDS) not in (0, None)
+    assert time.monotonic() - killed < LIMIT_SECONDS
+    assert "died" in run.log or "run failed" in run.log
+    time.sleep(3)
+    assert [entry for entry in os.listdir("/dev/shm") if entry.startswith("verl_weights_")] == []
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in run.descendants())
