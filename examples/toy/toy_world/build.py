@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from toy_world.formats import FORMATS, Example, Split, load_format
+from toy_world.formats import Example, Split, load_format
 from toy_world.model import SHAPES, new_model
 from toy_world.tokenizer import train_tokenizer
 from toy_world.warm_up import WarmUpError, greedy_accuracy, warm_up
@@ -68,8 +68,7 @@ def build(
 def content_key(format_name: str, seed: int, shapes: tuple[str, ...]) -> str:
     """Digest of everything a world depends on: its sources, the libraries that train it, and the arguments."""
     here = Path(__file__).parent
-    format_path = here.joinpath(*FORMATS[format_name].split(".")[1:]).with_suffix(".py")
-    sources = [*sorted(here.glob("*.py")), format_path]
+    sources = [*sorted(here.glob("*.py")), here / "formats" / "__init__.py", Path(load_format(format_name).__file__)]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())
@@ -111,7 +110,9 @@ def _warmed_up_model(
             model,
             tokenizer,
             split.train,
-            lambda: greedy_accuracy(model, tokenizer, split.test, toy_format.grade, toy_format.MAX_RESPONSE_TOKENS),
+            lambda limit: greedy_accuracy(
+                model, tokenizer, split.test[:limit], toy_format.grade, toy_format.MAX_RESPONSE_TOKENS
+            ),
             toy_format.BAND,
             seed,
             lambda update, accuracy: print(
