@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The whole pipeline on LogiQA-v2, from the data to step-PPO: teacher, SFT, round 0, process-DPO, round 1, step-PPO.
+# Every stage passes at once when it is done, so the same command goes on after an interruption.
+set -euo pipefail
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export DATASET=logiqa2
+export ROOT=${ROOT:-outputs/step_ppo/logiqa2}
+export BASE_MODEL=${BASE_MODEL:-meta-llama/Llama-2-7b-chat-hf}
+TEACHER=${TEACHER:-meta-llama/Llama-2-70b-chat-hf}
+TEACHER_ENGINE=${TEACHER_ENGINE:-'{"tensor_parallel_size": 8}'}
+PRM_QUESTIONS=${PRM_QUESTIONS:-1256}                    # two of twenty shards of the original
+DEV_QUESTIONS=${DEV_QUESTIONS:-628}
+SEED=${SEED:-42}
+STEP="python3 -m recipes.step_ppo"
+
+for split in train dev test; do
+  [[ -f ${ROOT}/${split}.parquet ]] || ${STEP}.prepare --dataset logiqa2 --split "${split}" --output "${ROOT}/${split}.parquet"
+done
+${STEP}.teach --data "${ROOT}/train.parquet" --model "${TEACHER}" --engine "${TEACHER_ENGINE}" --seed "${SEED}" \
+  --output "${ROOT}/teacher.jsonl" --sft-output "${ROOT}/sft.parquet"
+[[ -d ${ROOT}/sft/huggingface ]] || {
+  bash "${HERE}/run_sft.sh"
+  last=$(find "${ROOT}/sft" -type d -name huggingface | sort -V | tail -n 1)
+  ln -sfn "$(realpath "${last}")" "${ROOT}/sft/huggingface"
+}
+SFT=${ROOT}/sft/huggingface
+${STEP}.iterate --data "${ROOT}/train.parquet" --output "${ROOT}/round0" --model "${SFT}" --prm-model "${SFT}" \
+  --prm-questions "${PRM_QUESTIONS}" --dev-questions "${DEV_QUESTIONS}" --seed "${SEED}" \
+  --collect-options "--temperature 0.8" --states-options "--ratio-s 0.2 --ratio 0.3" \
+  --complete-options "--temperature 0.7 --top-p 0.8" --prm-options "--gradient-checkpointing --epochs 2" \
+  --pairs-options "--margin 0.5"
+${STEP}.pairs --trajectories "${ROOT}/round0/trajectories.jsonl" --output "${ROOT}/round0/outcome_pairs.jsonl"
+KIND=process_dpo bash "${HERE}/run_dpo.sh"
+${STEP}.iterate --data "${ROOT}/train.parquet" --output "${ROOT}/round1" --previous "${ROOT}/round0" \
+  --model "${ROOT}/process_dpo" --prm-model "${ROOT}/round0/prm" --prm-questions 1000 \
+  --dev-questions "${DEV_QUESTIONS}" --seed "${SEED}" --collect-options "--temperature 1.0" \
+  --states-options "--ratio-s 0.2 --ratio 0.5 --remove-action" --complete-options "--temperature 1.0 --top-p 1.0" \
+  --prm-options "--gradient-checkpointing --epochs 2" --pairs-options "--margin 0.8"
+exec bash "${HERE}/run_step_ppo_logiqa2.sh" "$@"
