@@ -1,0 +1,158 @@
+"""Bad input on the command line: one clear sentence, exit code 2, and no Ray."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+ROW = {
+    "data_source": "toy",
+    "prompt": [{"role": "user", "content": "1 + 1?"}],
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+}
+RUN_CASES = """
+import contextlib, io, json, sys
+from recipes import launch
+from recipes.sppo.main import RECIPE
+told = {}
+for name, argv in json.load(open(sys.argv[1])).items():
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = launch.main(RECIPE, argv)
+    told[name] = [code, err.getvalue(), out.getvalue()]
+import ray
+print("RESULT" + json.dumps({"told": told, "ray": ray.is_initialized()}))
+"""
+SENTENCES = {
+    "missing model": "/no/such/model does not exist",
+    "unknown key": "did you mean trainer.total_training_steps?",
+    "unknown addition": "unknown key 'trainer.total_step'",
+    "empty parquet": "has no rows",
+    "malformed parquet": "is not a readable parquet file",
+    "no data": "does not exist",
+    "wrong column": "no column 'prompt'",
+    "bypass mode": "bypass_mode",
+    "estimator without its loss": "go together",
+    "loss without its estimator": "go together",
+    "unknown option of the block": "algorithm.sppo has no option",
+    "retired trainer": "trainer.use_v1=false",
+    "fsdp1 on a CPU": "actor_rollout_ref.actor.strategy=fsdp does not run on a CPU",
+    "sglang on a CPU": "actor_rollout_ref.rollout.name=sglang does not run on a CPU",
+    "micro-batch": "does not divide a mini-batch of 256",
+    "reward function": "cannot be loaded from pkg://reward_fns.math",
+    "reward file": "reward.custom_reward_function.path=/no/such/file.py does not exist",
+    "reward limits": "algorithm.reward_faults.skip_share must be in [0, 1]",
+    "group hook": "algorithm.group_hook",
+    "unknown scale": "enormous",
+    "flag": "unknown option --verbose",
+    "verl's own refusal": "verl refuses the config",
+}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("launch")
+    model = folder / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"0")
+    pd.DataFrame([ROW] * 4).to_parquet(folder / "good.parquet")
+    pd.DataFrame([ROW]).iloc[:0].to_parquet(folder / "empty.parquet")
+    pd.DataFrame([ROW]).rename(columns={"prompt": "question"}).to_parquet(folder / "columns.parquet")
+    (folder / "broken.parquet").write_bytes(b"no parquet")
+    good = [
+        "scale=toy",
+        f"actor_rollout_ref.model.path={model}",
+        f"data.train_files={folder}/good.parquet",
+        f"data.val_files={folder}/good.parquet",
+        f"trainer.default_local_dir={folder}/checkpoints",
+    ]
+    return {
+        "missing model": [*good, "actor_rollout_ref.model.path=/no/such/model"],
+        "unknown key": [*good, "trainer.total_trainig_steps=3"],
+        "unknown addition": [*good, "+trainer.total_step=3"],
+        "empty parquet": [*good, f"data.train_files={folder}/empty.parquet"],
+        "malformed parquet": [*good, f"data.val_files={folder}/broken.parquet"],
+        "no data": [*good, f"data.train_files={folder}/none.parquet"],
+        "wrong column": [*good, f"data.train_files={folder}/columns.parquet"],
+        "bypass mode": [*good, "algorithm.rollout_correction.bypass_mode=true"],
+        "estimator without its loss": [*good, "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"],
+        "loss without its estimator": [*good, "algorithm.adv_estimator=grpo"],
+        "unknown option of the block": [*good, "+algorithm.sppo.etas=1"],
+        "retired trainer": [*good, "trainer.use_v1=false"],
+        "fsdp1 on a CPU": [*good, "actor_rollout_ref.actor.strategy=fsdp"],
+        "sglang on a CPU": [*good, "actor_rollout_ref.rollout.name=sglang"],
+        "micro-batch": [*good, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=100"],
+        "reward function": [*good, "reward.custom_reward_function.name=no_such_function"],
+        "reward file": [*good, "reward.custom_reward_function.path=/no/such/file.py"],
+        "reward limits": [*good, "algorithm.reward_faults.skip_share=2"],
+        "group hook": [*good, "algorithm.group_hook.path=pkg://no.such.module", "algorithm.group_hook.name=hook"],
+        "unknown scale": [*good[1:], "scale=enormous"],
+        "flag": [*good, "--verbose"],
+        "verl's own refusal": [*good, "actor_rollout_ref.actor.ppo_mini_batch_size=2048"],
+        "good": [*good, "--dry-run"],
+        "help": ["--help"],
+    }
+
+
+def launch_all(cases, folder, **environment):
+    (folder / "cases.json").write_text(json.dumps(cases))
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_CASES, str(folder / "cases.json")],
+        env=cleared | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"} | environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert "RESULT" in done.stdout, done.stdout + done.stderr
+    return json.loads(done.stdout.split("RESULT")[1].splitlines()[0])
+
+
+@pytest.fixture(scope="module")
+def launched(cases, tmp_path_factory):
+    return launch_all(cases, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_bad_input_is_one_sentence(launched, case):
+    code, error, _ = launched["told"][case]
+    last = error.strip().splitlines()[-1]
+    assert code == 2
+    assert SENTENCES[case] in last
+    assert last.startswith("sppo: ")
+    assert "Traceback" not in error
+
+
+def test_nothing_started_ray(launched):
+    assert launched["ray"] is False
+
+
+def test_a_dry_run_shows_the_config_the_difference_and_the_arithmetic(launched):
+    code, error, out = launched["told"]["good"]
+    assert code == 0, error
+    assert "algorithm.sppo.eta" in out and "What differs from verl's ppo_trainer" in out
+    assert "512 prompts x 1 = 512 responses, 2 optimiser updates" in out
+
+
+def test_help(launched):
+    code, _, out = launched["told"]["help"]
+    assert code == 0 and "--dry-run" in out
+
+
+def test_a_lost_plugin_is_refused(cases, tmp_path):
+    told = launch_all({"good": cases["good"]}, tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")["told"]["good"]
+    assert told[0] == 2 and "VERL_USE_EXTERNAL_PLUGINS=none" in told[1]
+
+
+def test_an_unknown_verl_is_refused(cases, tmp_path):
+    metadata = tmp_path / "site" / "verl-0.12.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.12.0\n")
+    told = launch_all({"good": cases["good"]}, tmp_path, PYTHONPATH=str(metadata.parent))["told"]["good"]
+    assert told[0] == 2 and "verl 0.12.0 is installed, but only >=0.9,<0.10 is known" in told[1]
