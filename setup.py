@@ -46,7 +46,7 @@ setup(
     description="Post-training recipes in which a model learns from a partner, as plug-ins for an unmodified verl",
     long_description=README.read_text(encoding="utf-8") if README.is_file() else "",
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     # Namespace discovery also takes folders that hold only configuration files.
