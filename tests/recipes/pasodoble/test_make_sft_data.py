@@ -259,7 +259,7 @@ def test_bad_input_is_refused_with_one_sentence(start_endpoint, folder, monkeypa
 
     assert "no column 'body'; it has ['text']" in refused("--text-column", "body")
     assert "does not exist" in refused("--knowledge", "/nowhere/k.jsonl")
-    assert "no tokenizer could be loaded" in refused("--max-document-tokens", "100")
+    assert "no tokenizer could be loaded" in refused("--max-document-tokens", "100", "--tokenizer", "./nowhere")
     assert "records must be at least 1" in refused("--records", "0")
     monkeypatch.setenv("OPENAI_API_KEY", "")
     assert "OPENAI_API_KEY is not set" in refused()
