@@ -60,16 +60,22 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Upstream:
-    """One upstream symbol: where it is, which area needs it, what for, and what it must look like."""
+    """One upstream symbol: where it is, which area needs it, what for, and what it must look like.
+
+    ``platform`` is ``cpu`` for a symbol that only vLLM's CPU platform uses.
+    """
 
     symbol: str
     area: str
     why: str
     expected: Signature | Fields | Source
+    platform: str = "any"
 
     def row(self) -> dict[str, str]:
-        """The ledger row; ``status`` is ``ok``, ``changed`` or ``missing``."""
+        """The ledger row; ``status`` is ``ok``, ``changed``, ``missing`` or ``unused`` (on this platform)."""
         row = {"symbol": self.symbol, "area": self.area, "why": self.why, "expected": self.expected.describe()}
+        if self.platform == "cpu" and not _on_cpu():
+            return row | {"found": "not looked at", "status": "unused"}
         try:
             target = _resolve(self.symbol)
         except (ImportError, AttributeError) as error:
@@ -78,6 +84,12 @@ class Upstream:
         fault = self.expected.fault(original)
         as_expected = "as expected" if original is target else "as expected, patched by vllm_patches"
         return row | {"found": fault or as_expected, "status": "changed" if fault else "ok"}
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()
 
 
 def _resolve(symbol: str) -> object:

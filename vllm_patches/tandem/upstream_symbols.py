@@ -8,7 +8,8 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 
 
 def _tandem(symbol: str, why: str, expected: Signature | Fields | Source) -> Upstream:
-    return Upstream(symbol, "tandem", why, expected)
+    platform = "cpu" if symbol.startswith("vllm.v1.worker.cpu_") else "any"
+    return Upstream(symbol, "tandem", why, expected, platform)
 
 
 TANDEM_SYMBOLS: tuple[Upstream, ...] = (

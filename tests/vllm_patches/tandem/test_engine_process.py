@@ -1,0 +1,190 @@
+"""Engines in processes of their own, where only the installed entry point brings the plug-in in."""
+
+import base64
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm")
+
+pytestmark = pytest.mark.skipif(
+    not any(point.value == "vllm_patches:register" for point in entry_points(group="vllm.general_plugins")),
+    reason="the package is not installed: no vllm.general_plugins entry point",
+)
+
+SCRIPT = """
+import json, sys
+from vllm import LLM, SamplingParams
+
+def main():
+    task = json.loads(open(sys.argv[1]).read())
+    llm = LLM(**task["engine"])
+    params = [
+        SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, extra_args={"tandem": t})
+        for _, n, t in task["jobs"]
+    ]
+    for _ in range(2):
+        outputs = llm.generate([{"prompt_token_ids": p} for p, _, _ in task["jobs"]], params, use_tqdm=False)
+        written = [(list(o.outputs[0].token_ids), o.outputs[0].authorship_mask) for o in outputs]
+        print("WRITTEN " + json.dumps(written), flush=True)
+    print("STATS " + json.dumps(llm.collective_rpc("tandem_stats")), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+
+
+def engine_options(models: dict[str, Path], tandem: dict | None = None, **more) -> dict:
+    from vllm_patches.tandem.config import engine_arguments
+
+    settings = dict(junior_model=str(models["junior"]), mode="lazy") | (tandem or {})
+    options = dict(
+        model=str(models["senior"]),
+        dtype="float32",
+        enforce_eager=True,
+        block_size=16,
+        max_model_len=384,
+        max_num_seqs=16,
+        max_num_batched_tokens=48,
+        kv_cache_memory_bytes=1 << 27,
+        disable_log_stats=True,
+    )
+    return options | engine_arguments(settings) | more
+
+
+def run_script(tmp_path: Path, engine: dict, jobs, check: bool = True) -> subprocess.CompletedProcess:
+    task, script = tmp_path / "task.json", tmp_path / "engine.py"
+    task.write_text(json.dumps(dict(engine=engine, jobs=[(job.prompt, job.num_tokens, job.tandem) for job in jobs])))
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(task)],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
+
+
+def lines(done: subprocess.CompletedProcess, kind: str) -> list:
+    return [json.loads(line.removeprefix(kind + " ")) for line in done.stdout.splitlines() if line.startswith(kind)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, id="one worker"),
+        pytest.param(dict(tensor_parallel_size=2, num_gpu_blocks_override=60), id="TP=2", marks=pytest.mark.long),
+        pytest.param(dict(enforce_eager=False), id="compiled", marks=pytest.mark.long),
+        pytest.param(dict(enforce_eager=False, tandem=dict(mode="lock_step")), id="compiled-l", marks=pytest.mark.long),
+    ],
+)
+def test_the_entry_point_brings_the_decoder_into_every_process(tmp_path, models, jobs, expected, more):
+    more = dict(more)
+    done = run_script(tmp_path, engine_options(models, more.pop("tandem", None), **more), jobs)
+    wanted = [[written.token_ids, written.mask] for written in expected]
+    assert lines(done, "WRITTEN") == [wanted, wanted]
+    (stats,) = lines(done, "STATS")
+    assert len(stats) == more.get("tensor_parallel_size", 1)
+    assert all(worker == stats[0] for worker in stats)
+    assert ("num_gpu_blocks_override" in more) <= (stats[0]["resumed_requests"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("tandem", "more", "says"),
+    [
+        (dict(junior_model="/nowhere/at/all"), {}, "junior_model is '/nowhere/at/all', and no model lies there"),
+        (dict(junior_model="stranger"), {}, "have different vocabularies"),
+        ({}, dict(enable_prompt_embeds=True), "prompt embeddings are on"),
+    ],
+)
+@pytest.mark.long
+def test_an_engine_that_cannot_be_tandem_says_why_and_ends(tmp_path, models, jobs, tandem, more, says):
+    if tandem.get("junior_model") in models:
+        tandem = dict(junior_model=str(models[tandem["junior_model"]]))
+    done = run_script(tmp_path, engine_options(models, tandem, **more), jobs[:1], check=False)
+    assert done.returncode != 0
+    assert says in done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_the_openai_server_writes_the_same_and_returns_the_mask(tmp_path, models, jobs, expected):
+    options = engine_options(models)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    for key, value in options.items():
+        flag = "--" + key.replace("_", "-")
+        if isinstance(value, bool):
+            command += [flag] if value else ["--no-" + flag.removeprefix("--")]
+        elif isinstance(value, list):
+            command += [flag, *value]
+        else:
+            command += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    log = (tmp_path / "server.log").open("w")
+    server = subprocess.Popen(command, env=environment(), cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(400):
+            assert server.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
+            try:
+                urllib.request.urlopen(address + "/health", timeout=2)
+                break
+            except OSError:
+                time.sleep(0.5)
+        for job, written in zip(jobs[:4], expected, strict=False):
+            body = dict(
+                prompt=job.prompt,
+                max_tokens=job.num_tokens,
+                temperature=0,
+                ignore_eos=True,
+                return_token_ids=True,
+                vllm_xargs={"tandem": json.dumps(job.tandem)},
+            )
+            answer = post(address, body)
+            (choice,) = answer["choices"]
+            assert choice["token_ids"] == written.token_ids
+            assert answer["kv_transfer_params"]["tandem_authorship"] == written.mask
+            mask = np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
+            assert mask.reshape(-1).astype(int).tolist() == written.mask
+        faulty = body | {"vllm_xargs": {"tandem": '{"prob_senior": 3}'}}
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            post(address, faulty)
+        assert refusal.value.code == 400
+        assert "prob_senior is 3" in refusal.value.read().decode()
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+        log.close()
+
+
+def post(address: str, body: dict) -> dict:
+    request = urllib.request.Request(
+        address + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return json.load(urllib.request.urlopen(request, timeout=60))
