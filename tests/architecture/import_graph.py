@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,8 @@ def sources(package: str) -> dict[str, Path]:
     return {module_name(path): path for path in sorted((ROOT / package).rglob("*.py"))}
 
 
-def imported_names(path: Path) -> set[str]:
+@cache
+def imported_names(path: Path) -> frozenset[str]:
     """Every dotted name a file imports, also inside functions: `from a import b` gives "a" and "a.b"."""
     own = module_name(path)
     package = own if path.name == "__init__.py" else own.rpartition(".")[0]
@@ -33,7 +35,7 @@ def imported_names(path: Path) -> set[str]:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parents, base] if base else parents)
             names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def top_level(names: set[str]) -> set[str]:
@@ -41,10 +43,11 @@ def top_level(names: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Our own modules only: module -> the modules of ours that it imports."""
     files = {name: path for package in PACKAGES for name, path in sources(package).items()}
-    return {name: imported_names(path) & files.keys() for name, path in files.items()}
+    return {name: set(imported_names(path) & files.keys()) for name, path in files.items()}
 
 
 def reachable(start: str, edges: dict[str, set[str]]) -> Iterator[str]:

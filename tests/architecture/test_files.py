@@ -32,7 +32,10 @@ def test_shell_scripts_parse(path):
 
 @pytest.mark.parametrize("path", named(".sh"))
 def test_shell_scripts_stop_at_the_first_error(path):
-    assert re.search(r"^set -e?u?o? ?.*e", path.read_text(encoding="utf-8"), re.M), "no `set -e` in it"
+    text = path.read_text(encoding="utf-8")
+    if text.startswith("# shellcheck shell="):
+        pytest.skip("meant to be sourced: its options would be its caller's")
+    assert re.search(r"^set -\w*e", text, re.M), "no `set -e` in it"
 
 
 @pytest.mark.parametrize("path", named(".yaml", ".yml"))

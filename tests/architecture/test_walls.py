@@ -33,6 +33,20 @@ ADAPTER_NAMES = {
 ADAPTERS = {
     "recipes.pasodoble.cold_start",
     "recipes.pasodoble.generators",
+    "recipes.pasodoble.make_sft_data",
+    "recipes.pasodoble.proposer_side",
+    "recipes.pasodoble.replay_buffer",
+    "recipes.pasodoble.side",
+    "recipes.serl.answering",
+    "recipes.serl.prepare_seeds",
+    "recipes.serl.raw_prompt_agent",
+    "recipes.serl.rloo_with_kl",
+    "recipes.step_ppo.collect",
+    "recipes.step_ppo.complete",
+    "recipes.step_ppo.generation",
+    "recipes.step_ppo.score",
+    "recipes.step_ppo.stage",
+    "recipes.step_ppo.teach",
 }
 
 FILES = {name: path for package in walls.PACKAGES for name, path in walls.sources(package).items()}
