@@ -123,6 +123,13 @@ def platform_layer(device: str, cluster: str | None) -> list[str]:
     return ["+platform=cpu"]
 
 
+def poll_fast(config, device: str) -> None:
+    """On a CPU, replace verl's poll of 2 s for finished rollouts, unless the run brings its own replay buffer."""
+    sampler = config.trainer.v1.sampler.custom_sampler
+    if device == "cpu" and sampler.path is None:
+        sampler.path, sampler.name = "pkg://recipes.platforms.replay_buffer", "FastPollingReplayBuffer"
+
+
 def prepare_ray(config, device: str, cluster: str | None) -> None:
     """Logical devices for a local CPU cluster, and the environment every worker needs."""
     from omegaconf import OmegaConf, open_dict

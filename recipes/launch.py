@@ -91,6 +91,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
     _check_method(recipe, config)
     config_checks.check_platform(config, device)
+    cluster.poll_fast(config, device)
     config_checks.fall_back_to_sdpa(config, device)
     if dry_run:
         _describe(config, defaults, device)

@@ -46,6 +46,9 @@ TABLE: tuple[Row, ...] = (
     Row("adv_estimator", "serl_rloo", "recipes.serl.verl_estimators:compute_serl_rloo"),
     Row("adv_estimator", "serl_grpo", "recipes.serl.verl_estimators:compute_serl_grpo"),
     Row("agent_loop", "serl_raw_prompt", "recipes.serl.raw_prompt_agent:RawPromptAgentLoop"),
+    Row("trainer", "pasodoble_online", "recipes.pasodoble.trainer:OnlineTrainer"),
+    Row("trainer", "pasodoble_offline", "recipes.pasodoble.trainer:OfflineTrainer"),
+    Row("agent_loop", "pasodoble", "recipes.pasodoble.agent_loop:OpenThinkingAgentLoop"),
 )
 
 errors: dict[Row, str] = {}

@@ -11,6 +11,8 @@ divides by the number of sequences divides by the nominal mini-batch, so it is s
 left.
 """
 
+from functools import partial
+
 import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
@@ -38,7 +40,8 @@ class GroupedTrainer(PPOTrainerSync):
         block = config.algorithm.get("reward_faults")
         self.reward_faults = RewardFaults.from_mapping(OmegaConf.to_container(block) if block is not None else None)
         hook = config.algorithm.get("group_hook") or {}
-        self.group_hook = load_extern_object(hook.path, hook.name) if hook.get("path") else None
+        arguments = OmegaConf.to_container(hook.get("kwargs") or OmegaConf.create({}))
+        self.group_hook = partial(load_extern_object(hook.path, hook.name), **arguments) if hook.get("path") else None
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args, **kwargs) -> KVBatchMeta:
         batch = self.settle_groups(batch, metrics)
