@@ -1,9 +1,9 @@
 """Win rates from a pairwise judge, as a group hook: the paper's general preference in the place of a scalar reward.
 
-With K responses to a prompt, the judge compares every pair in both orders, the two verdicts are averaged, and the mean of a
-response's row, itself included with 1/2, is its estimated win rate P_hat(y > pi_t) (SPPO paper, section 4). The hook writes
-it as the reward; with ``scope=prompt``, ``score=reward`` and ``baseline=half`` the estimator's target is then
-eta (P_hat - 1/2), eq. 4.7. Unlike a Bradley-Terry model on scalar scores, the preference may be intransitive.
+With K responses to a prompt, the judge compares every pair in both orders, the two verdicts are averaged, and the
+mean of a response's row, itself included with 1/2, is its estimated win rate P_hat(y > pi_t) (SPPO paper, section 4).
+The hook writes it as the reward; with ``scope=prompt``, ``score=reward`` and ``baseline=half`` the estimator's target
+is then eta (P_hat - 1/2), eq. 4.7. Unlike a Bradley-Terry model on scalar scores, the preference may be intransitive.
 """
 
 import asyncio

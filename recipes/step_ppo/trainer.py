@@ -104,7 +104,7 @@ class StepPPOTrainer(PPOTrainerSync):
         )
 
     def _telemetry(self, batch: KVBatchMeta, infos: dict[str, dict]) -> dict[str, float]:
-        lengths = dict(zip(batch.keys, (tag["response_len"] for tag in batch.tags), strict=True))
+        lengths = {key: tag["response_len"] for key, tag in zip(batch.keys, batch.tags, strict=True) if key in infos}
         count = len(infos)
         tokens = sum(lengths[key] for key in infos) / count
         steps = sum(info["n_steps"] for info in infos.values()) / count
