@@ -82,7 +82,7 @@ class Generator:
                 "benchmark_prompt": benchmark.prompt,
                 "sampling": asdict(settings.sampling),
                 "prompt": asdict(settings.prompt),
-                "handoff": dict(settings.handoff) if self._partner_source else None,
+                "handoff": self._handoff_settings(),
             },
             settings.sampling.n,
         )
@@ -96,6 +96,12 @@ class Generator:
             return {problem.id: store.finished[problem.id] for problem in benchmark.problems}
         finally:
             store.close()
+
+    def _handoff_settings(self) -> dict[str, Any] | None:
+        if self._partner_source is None:
+            return None
+        chosen = self._settings.handoff
+        return {"partner": self._partner_source, "starts": chosen["starts"], "max_rounds": chosen["max_rounds"]}
 
     def _request(self, benchmark: Benchmark, problem: Problem) -> Request:
         seed = problem_seed(self._settings.sampling.seed, benchmark.name, problem.id)
@@ -162,6 +168,7 @@ class Generator:
                         len(response.token_ids),
                         response.ended,
                         len(prompts[position]),
+                        response.authors.count("model"),
                     )
                     for number, response in enumerate(mine)
                 ],

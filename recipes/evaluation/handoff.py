@@ -1,8 +1,8 @@
 """Handoff between two engines: the two models write one response in turns, one part each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SENTENCE_STOP = "\n\n"
 MAX_ROUNDS = 150
@@ -91,6 +91,15 @@ def alternate(
             if part.finished or not part.token_ids:
                 response.ended = "stop"
     return responses
+
+
+def ratios(handoff: Mapping[str, Any], solo: Mapping[str, Any]) -> dict[str, float | None]:
+    """Handoff ratio of every pass@k that both results of one benchmark have."""
+    return {
+        name: handoff_ratio(found["mean"], solo["metrics"][name]["mean"])
+        for name, found in handoff["metrics"].items()
+        if name.startswith("pass@") and name in solo["metrics"]
+    }
 
 
 def handoff_ratio(handoff: float, solo: float) -> float | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation import presentation
+from recipes.evaluation import handoff, presentation
 from recipes.evaluation.benchmark import Benchmark, load
 from recipes.evaluation.generation import Generator, legibility_of
 from recipes.evaluation.grading import Grade, grade
@@ -67,6 +67,8 @@ def evaluate(settings: Settings) -> dict[str, Any]:
             summary["models"].setdefault(name, {})[benchmark.name] = result
             texts[name, benchmark.name] = samples
             scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
+    if settings.handoff["partner"] and settings.handoff["solo"]:
+        _add_ratios(settings, summary)
     if settings.legibility["partner"]:
         for (name, benchmark), found in legibility_of(settings, benchmarks, texts).items():
             summary["models"][name][benchmark]["legibility"] = found
@@ -145,6 +147,26 @@ def _write_samples(path: Path, benchmark: Benchmark, samples, graded: Mapping[st
             for sample, judged in zip(found, graded[problem], strict=True)
         ),
     )
+
+
+def _add_ratios(settings: Settings, summary: dict[str, Any]) -> None:
+    folder = Path(settings.handoff["solo"])
+    try:
+        solo = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        made_with = json.loads((folder / "run_card.json").read_text(encoding="utf-8"))["config"]["sampling"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"handoff.solo: {folder} is no output folder of an evaluation: {error}") from error
+    if made_with != settings.config["sampling"]:
+        raise DataError(
+            f"handoff.solo: {folder} was sampled with {made_with}, this handoff with {settings.config['sampling']}; "
+            "a ratio needs equal settings"
+        )
+    for spec in settings.models:
+        for benchmark, result in summary["models"].get(f"{spec.name}+handoff", {}).items():
+            alone = solo["models"].get(spec.name, {}).get(benchmark)
+            if alone is None:
+                raise DataError(f"handoff.solo: {folder} has no result of {spec.name} on {benchmark}")
+            result["handoff_ratio"] = handoff.ratios(result, alone)
 
 
 def _by_group(benchmark: Benchmark, scores: Scores) -> dict[str, dict[str, float]]:

@@ -89,6 +89,8 @@ def summarise(
     flat = [grade for grades in graded.values() for grade in grades]
     responses = [sample for found in samples.values() for sample in found]
     lengths = [sample.tokens for sample in responses if sample.tokens >= 0]
+    shared = [sample for sample in responses if sample.own_tokens >= 0]
+    own_share = sum(sample.own_tokens for sample in shared) / max(1, sum(sample.tokens for sample in shared))
     return {
         "problems": len(graded),
         "counted_problems": len(graded) - len(dropped),
@@ -102,4 +104,5 @@ def summarise(
         "reasons": dict(sorted(Counter(grade.reason.partition(":")[0] or "ok" for grade in flat).items())),
         "truncated": fmean(sample.finish_reason == "length" for sample in responses),
         "mean_tokens": fmean(lengths) if lengths else None,
+        **({"own_token_share": own_share} if shared else {}),
     }

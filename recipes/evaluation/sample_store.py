@@ -19,6 +19,7 @@ class Sample:
         tokens: length of the response, in tokens; -1 when an endpoint does not say.
         finish_reason: "stop", "length" or what the engine says.
         prompt_tokens: length of the prompt, in tokens; -1 when an endpoint does not say.
+        own_tokens: in a handoff, tokens that the evaluated model wrote; -1 otherwise.
     """
 
     problem: str
@@ -27,6 +28,7 @@ class Sample:
     tokens: int
     finish_reason: str
     prompt_tokens: int = -1
+    own_tokens: int = -1
 
 
 class SampleStore:

@@ -30,14 +30,6 @@ def test_shell_scripts_parse(path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", named(".sh"))
-def test_shell_scripts_stop_at_the_first_error(path):
-    text = path.read_text(encoding="utf-8")
-    if text.startswith("# shellcheck shell="):
-        pytest.skip("meant to be sourced: its options would be its caller's")
-    assert re.search(r"^set -\w*e", text, re.M), "no `set -e` in it"
-
-
 @pytest.mark.parametrize("path", named(".yaml", ".yml"))
 def test_yaml_parses(path):
     with path.open(encoding="utf-8") as stream:

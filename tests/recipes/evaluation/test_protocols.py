@@ -149,6 +149,14 @@ def test_handoff_budget_and_ratio():
     assert handoff.handoff_ratio(0.5, 0.0) is None
 
 
+def test_handoff_ratios_of_every_shared_k():
+    def result(**metrics):
+        return {"metrics": {name.replace("_", "@"): {"mean": value} for name, value in metrics.items()}}
+
+    found = handoff.ratios(result(pass_1=0.2, pass_4=0.5, avg_4=0.1), result(pass_1=0.0, pass_4=0.4, maj_4=0.3))
+    assert found == {"pass@1": None, "pass@4": pytest.approx(1.25)}
+
+
 def test_cross_entropy_is_over_tokens_not_over_responses():
     mean, tokens = legibility.mean_cross_entropy([[-1.0, -3.0], [], [-0.5]])
     assert (mean, tokens) == (pytest.approx(1.5), 3)
