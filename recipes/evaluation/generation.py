@@ -50,6 +50,13 @@ def legibility_of(
     return found
 
 
+def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str:
+    """The text of a response, up to the first text that ends one."""
+    text = tokenizer.decode(token_ids, skip_special_tokens=True)
+    ends = [position for stop in stops if (position := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
 class Generator:
     """One model, loaded when the first response is missing."""
 
@@ -101,7 +108,12 @@ class Generator:
         if self._partner_source is None:
             return None
         chosen = self._settings.handoff
-        return {"partner": self._partner_source, "starts": chosen["starts"], "max_rounds": chosen["max_rounds"]}
+        return {
+            "partner": self._partner_source,
+            "starts": chosen["starts"],
+            "separator": chosen["separator"],
+            "max_rounds": chosen["max_rounds"],
+        }
 
     def _request(self, benchmark: Benchmark, problem: Problem) -> Request:
         seed = problem_seed(self._settings.sampling.seed, benchmark.name, problem.id)
@@ -146,7 +158,7 @@ class Generator:
         rows = [(prompt, number) for prompt in prompts for number in range(sampling.n)]
         responses = handoff.alternate(
             [prompt for prompt, _ in rows],
-            lambda author, turns: self._engine(author).write_parts(turns, sampling),
+            lambda author, turns: self._engine(author).write_parts(turns, sampling, settings.handoff["separator"]),
             ("model", "partner") if settings.handoff["starts"] == "model" else ("partner", "model"),
             [handoff.shared_budget(sampling.max_tokens, window, len(prompt)) for prompt, _ in rows],
             [
@@ -164,7 +176,7 @@ class Generator:
                     Sample(
                         problem.id,
                         number,
-                        response.text,
+                        _text(model.tokenizer, response.token_ids, sampling.stop),
                         len(response.token_ids),
                         response.ended,
                         len(prompts[position]),

@@ -4,16 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-SENTENCE_STOP = "\n\n"
 MAX_ROUNDS = 150
 RESERVED_TOKENS = 8
 
 
 class Part(NamedTuple):
-    """What one model wrote in its turn: tokens, text with the stop string kept, whether the response is over."""
+    """What one model wrote in its turn: tokens, and whether the response is over."""
 
     token_ids: list[int]
-    text: str
     finished: bool
 
 
@@ -40,7 +38,6 @@ class Handoff:
 
     token_ids: list[int] = field(default_factory=list)
     authors: list[str] = field(default_factory=list)
-    text: str = ""
     ended: str = "rounds"
     rounds: int = 0
 
@@ -86,7 +83,6 @@ def alternate(
         for (_, response, _, _), part in zip(open_ones, write(author, turns), strict=True):
             response.token_ids += part.token_ids
             response.authors += [author] * len(part.token_ids)
-            response.text += part.text
             response.rounds += 1
             if part.finished or not part.token_ids:
                 response.ended = "stop"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipes.evaluation.handoff import SENTENCE_STOP, Part, Turn
+from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import OnDone, Request, Sampling
 
@@ -48,11 +48,15 @@ class VllmEngine:
                     problem = problems[output.request_id]
                     on_done(problem, _samples(problem, output))
 
-    def write_parts(self, turns: Sequence[Turn], sampling: Sampling) -> list[Part]:
-        """One part of each response, up to and with the end of a paragraph."""
+    def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
+        """One part of each response, up to and with the token in which `separator` ends.
+
+        That token belongs to the part whole, whatever text it carries after the separator: what the other model reads
+            are tokens.
+        """
         from vllm import SamplingParams
 
-        stops = [SENTENCE_STOP, *sampling.stop]
+        stops = [separator, *sampling.stop]
         parameters = [
             SamplingParams(
                 temperature=sampling.temperature,
@@ -68,8 +72,7 @@ class VllmEngine:
         prompts = [{"prompt_token_ids": turn.token_ids} for turn in turns]
         outputs = [output.outputs[0] for output in self._llm.generate(prompts, parameters, use_tqdm=False)]
         return [
-            Part(list(out.token_ids), out.text, out.finish_reason == "stop" and out.stop_reason != SENTENCE_STOP)
-            for out in outputs
+            Part(list(out.token_ids), out.finish_reason == "stop" and out.stop_reason != separator) for out in outputs
         ]
 
     def prompt_log_probs(self, token_ids: Sequence[Sequence[int]]) -> list[list[object]]:

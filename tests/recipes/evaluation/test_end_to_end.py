@@ -132,6 +132,23 @@ def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
     assert responses(tmp_path / "out") == responses(from_folder[0])
 
 
+def test_a_model_handing_off_to_itself_writes_what_it_writes_alone(world, from_folder, tmp_path):
+    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
+    handoff = [f"handoff.partner={world / 'model'}", "handoff.separator='='", f"handoff.solo={from_folder[0]}"]
+    result = only(run(tmp_path / "out", *arguments, *handoff))
+    assert responses(tmp_path / "out") == responses(from_folder[0])
+    assert result["metrics"] == only(from_folder[1])["metrics"]
+    assert set(result["handoff_ratio"].values()) == {1.0}
+    assert 0.2 < result["own_token_share"] < 0.8
+
+
+def test_a_model_is_little_surprised_by_its_own_greedy_text(world, tmp_path):
+    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
+    found = only(run(tmp_path / "out", *arguments, f"legibility.partner={world / 'model'}"))["legibility"]
+    assert 0.0 < found["nats_per_token"] < 1.0
+    assert found["responses_left_out"] == 0 and found["tokens"] > 60
+
+
 def test_a_killed_run_goes_on_and_gives_the_same_summary(world, tmp_path):
     arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *SAMPLED]
     whole = run(tmp_path / "whole", *arguments)
