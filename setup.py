@@ -13,11 +13,16 @@ BASE = [
     "transformers>=5.10,<5.11",
     "torch>=2.11",
     "math-verify[antlr4_9_3]>=0.9,<0.10",  # the antlr runtime that hydra and omegaconf share
+    "accelerate>=1.10",
+    "aiohttp>=3.9",
+    "datasets>=4.7",
     "matplotlib>=3.8",
-    "pebble>=5.1",
     "psutil>=5.9",
+    "pyarrow>=19",
     "rapidfuzz>=3.9",
     "rich>=13",
+    "tenacity>=9",
+    "tqdm>=4.66",
     "wrapt>=1.16",
 ]
 

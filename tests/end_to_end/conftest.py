@@ -68,6 +68,12 @@ class Run:
         return []
 
 
+@pytest.fixture
+def small() -> tuple[str, ...]:
+    """Overrides for steps of a few seconds: 32 prompts, no validation, no checkpoints."""
+    return SMALL
+
+
 @pytest.fixture(scope="session")
 def toy_world() -> Path:
     """The toy world of examples/toy, made once and cached between sessions."""

@@ -5,7 +5,6 @@ import time
 
 import psutil
 import pytest
-from conftest import SMALL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LIMIT_SECONDS = 120
@@ -22,8 +21,8 @@ def process_titled(run, title: str) -> psutil.Process:
 
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore", pytest.param("ray::AgentLoopWorkerTQ", marks=pytest.mark.long)])
-def test_the_run_ends(start, title):
-    run = start("recipes.sppo.main", *SMALL, "preset=grpo", "trainer.total_training_steps=50")
+def test_the_run_ends(start, small, title):
+    run = start("recipes.sppo.main", *small, "preset=grpo", "trainer.total_training_steps=50")
     run.wait_for_step(1)
     process_titled(run, title).kill()
     killed = time.monotonic()

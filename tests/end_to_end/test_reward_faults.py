@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
-GRPO = (*SMALL, "preset=grpo", "reward.reward_manager.name=score_skip_fail", "algorithm.reward_faults.time_limit=2")
+GRPO = ("preset=grpo", "reward.reward_manager.name=score_skip_fail", "algorithm.reward_faults.time_limit=2")
 
 
-def test_faulty_samples_leave_the_baseline(start, tmp_path):
+def test_faulty_samples_leave_the_baseline(start, small, tmp_path):
     record = tmp_path / "record.jsonl"
     run = start(
         "recipes.sppo.main",
+        *small,
         *GRPO,
         "trainer.v1.trainer_mode=recording",
         "trainer.total_training_steps=2",
@@ -54,9 +54,10 @@ def test_faulty_samples_leave_the_baseline(start, tmp_path):
     assert totals["reward_faults/score/crash"] > 0
 
 
-def test_beyond_the_budget_the_run_stops_with_the_reason(start):
+def test_beyond_the_budget_the_run_stops_with_the_reason(start, small):
     run = start(
         "recipes.sppo.main",
+        *small,
         *GRPO,
         "trainer.v1.trainer_mode=grouped",
         "trainer.total_training_steps=2",

@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 HERE = str(Path(__file__).parent)
 SAVE = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
 
 
-def test_train_kill_resume_export(start):
-    arguments = [*SMALL, "preset=paper", "actor_rollout_ref.actor.ppo_mini_batch_size=32"]
+def test_train_kill_resume_export(start, small):
+    arguments = [*small, "preset=paper", "actor_rollout_ref.actor.ppo_mini_batch_size=32"]
     arguments += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40", "trainer.save_freq=2", SAVE]
     arguments += ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40", "trainer.total_training_steps=4"]
     first = start("recipes.sppo.main", *arguments)
@@ -40,11 +39,11 @@ def test_train_kill_resume_export(start):
     assert "nothing is left to train" in third.log
 
 
-def test_a_dropped_weight_sync_is_seen(start):
+def test_a_dropped_weight_sync_is_seen(start, small):
     """The negative control of the agreement between rollout and actor."""
     run = start(
         "recipes.sppo.main",
-        *SMALL,
+        *small,
         "preset=grpo",
         "trainer.v1.trainer_mode=forgetful",
         "trainer.total_training_steps=3",
