@@ -51,7 +51,7 @@ def one_sentence(done):
 
 
 def stamped_environment(checkout):
-    venv.create(checkout / ".venv", with_pip=True)
+    venv.create(checkout / ".venv", with_pip=False)
     done = shell(checkout, '_duets_fingerprint >"$_duets_stamp"')
     assert done.returncode == 0, done.stderr
 

@@ -11,8 +11,8 @@ BAND = (0.22, 0.35)
 MAX_RESPONSE_TOKENS = 32
 TRAIN_SIZE = 4500
 TEST_SIZE = 500
-FIRST = range(10, 600)
-SECOND = range(1, 6)
+FIRST = range(10, 300)
+SECOND = range(1, 10)
 
 NAMES = ("Tom", "Anna", "Ben", "Mia", "Sam", "Lena", "Max", "Eva")
 THINGS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "stones")
