@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_patches.tandem.config import TandemConfig
+from vllm_patches.tandem.config import RequestSettings, TandemConfig
 
 
 class TandemRefusedError(ValueError):
@@ -18,6 +18,18 @@ def resolve_mode(config: TandemConfig, vllm_config) -> str:
     if config.mode != "auto":
         return config.mode
     return "lock_step" if vllm_config.lora_config is not None or config.word_align == "before" else "lazy"
+
+
+def check_request_settings(settings: RequestSettings, mode: str, structured_output: bool) -> None:
+    """Raise ValueError for a request that an engine in this mode cannot serve."""
+    if settings.params.word_align != "before":
+        return
+    if mode != "lock_step":
+        raise ValueError("word_align='before' needs both models' samples at every step: an engine in lock_step mode")
+    if settings.resume_len:
+        raise ValueError("a response under word_align='before' cannot be resumed from its tokens alone")
+    if structured_output:
+        raise ValueError("word_align='before' takes no structured output: the second sample would ignore the grammar")
 
 
 def check_engine(config: TandemConfig, vllm_config) -> None:

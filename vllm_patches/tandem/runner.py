@@ -18,6 +18,7 @@ from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
 from vllm_patches.tandem.engine_checks import TandemRefusedError, resolve_mode
+from vllm_patches.tandem.generators import GeneratorGuard
 from vllm_patches.tandem.junior import junior_vllm_config, load_junior, memory_of
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
 from vllm_patches.tandem.request_states import RequestStates
@@ -32,13 +33,16 @@ class Step:
     """One step, from the preparation of its inputs to the sampled tokens.
 
     ``last_hidden[m]`` are the hidden states, in the order of ``rows_written[m]``, that model m's logits come from; they
-    are taken once, by the first call of ``compute_logits`` after the forward pass.
+    are taken once, by the first call of ``compute_logits`` after the forward pass. ``aligned`` are the batch rows under
+    ``word_align='before'``, whose second samples come from ``both_hidden``.
     """
 
     num_scheduled: np.ndarray
     rows: np.ndarray
     samples: np.ndarray
     writers: np.ndarray
+    aligned: np.ndarray
+    both_hidden: tuple[torch.Tensor, torch.Tensor] | None = None
     rows_written: list[np.ndarray] = dataclasses.field(default_factory=list)
     last_hidden: list[torch.Tensor | None] | None = None
 
@@ -63,6 +67,7 @@ class TandemRunnerMixin:
         self.tandem_mode = resolve_mode(self.tandem_config, self.vllm_config)
         self.tandem_stats = TandemStats()
         self._step: Step | None = None
+        self._generators = GeneratorGuard(self.device)
 
         boundaries = check_models(self.tandem_config, self.model_config.model, self.model_config.tokenizer)
         self._junior_config = junior_vllm_config(self.tandem_config, self.vllm_config)
@@ -131,8 +136,10 @@ class TandemRunnerMixin:
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         rows = self._states.rows(self.input_batch.req_ids)
         samples = ~self.discard_request_mask.np[: len(rows)]
-        writers = writers_of(self._states.schedules.author[rows], samples)
-        self._step = Step(num_scheduled_tokens, rows, samples, writers)
+        schedules = self._states.schedules
+        writers = writers_of(schedules.author[rows], samples)
+        aligned = np.flatnonzero(schedules.aligned_before[rows] & samples)
+        self._step = Step(num_scheduled_tokens, rows, samples, writers, aligned)
         return prepared
 
     def _build_attention_metadata(self, *args, **kwargs):
@@ -159,6 +166,8 @@ class TandemRunnerMixin:
             self._take(hidden, last[rows])
             for hidden, rows in zip((junior_hidden, senior_hidden), step.rows_written, strict=True)
         ]
+        if len(step.aligned):
+            step.both_hidden = (self._take(junior_hidden, last), self._take(senior_hidden, last))
         for model in (JUNIOR, SENIOR):
             self.tandem_stats.forwards[model] += 1
             self.tandem_stats.tokens[model] += int(last[-1]) + 1
@@ -220,28 +229,71 @@ class TandemRunnerMixin:
         if step is None or step.last_hidden is None:
             return self._senior_logits(hidden_states, *args, **kwargs)
         last_hidden, step.last_hidden = step.last_hidden, None
-        heads = (self.junior.compute_logits, self._senior_logits)
-        parts = [None if hidden is None else head(hidden) for head, hidden in zip(heads, last_hidden, strict=True)]
+        parts = [self._logits_of(model, hidden) for model, hidden in enumerate(last_hidden)]
         for model, part in enumerate(parts):
             alone = part is not None and parts[1 - model] is None
             in_order = alone and np.array_equal(step.rows_written[model], np.arange(len(step.rows)))
             if in_order and part.shape[1] == self._common_vocab_size == self._vocab_size:
                 return part
+        return self._mixed(parts, step.rows_written, len(step.rows))
+
+    def _logits_of(self, model: int, hidden: torch.Tensor | None) -> torch.Tensor | None:
+        if hidden is None:
+            return None
+        return (self.junior.compute_logits if model == JUNIOR else self._senior_logits)(hidden)
+
+    def _mixed(self, parts: list[torch.Tensor | None], rows_of: list[np.ndarray], num_rows: int) -> torch.Tensor:
+        """(num_rows, V) logits: ``parts[m]`` in the rows ``rows_of[m]``, zeros elsewhere."""
         template = next(part for part in parts if part is not None)
-        mixed = template.new_full((len(step.rows), self._vocab_size), float("-inf"))
-        for rows, part in zip(step.rows_written, parts, strict=True):
+        mixed = template.new_zeros((num_rows, self._vocab_size))
+        # An id that one model lacks could be sampled from the other and then fed to it.
+        mixed[:, self._common_vocab_size :] = float("-inf")
+        for rows, part in zip(rows_of, parts, strict=True):
             if part is not None:
-                # An id that one model lacks could be sampled from the other and then fed to it.
                 known = part[:, : self._common_vocab_size]
                 mixed[torch.from_numpy(rows).to(self.device), : self._common_vocab_size] = known
         return mixed
+
+    def _sample(self, logits, spec_decode_metadata):
+        output = super()._sample(logits, spec_decode_metadata)
+        step = self._step
+        if step is not None and len(step.aligned):
+            self._hand_words_over(step, output)
+        return output
+
+    def _hand_words_over(self, step: Step, output) -> None:
+        """Under ``word_align='before'``: where a sample starts a word and the redraw names the other author, put that
+        author's own sample in its place."""
+        offered = output.sampled_token_ids[torch.from_numpy(step.aligned), 0].cpu().numpy()
+        authors = self._states.schedules.offer(step.rows[step.aligned], offered)
+        changed = authors != step.writers[step.aligned]
+        switched = step.aligned[changed]
+        if not len(switched):
+            return
+        step.writers[switched] = authors[changed]
+        rows_of = [switched[step.writers[switched] == model] for model in (JUNIOR, SENIOR)]
+        parts = [
+            self._logits_of(model, self._take(hidden, rows))
+            for model, (hidden, rows) in enumerate(zip(step.both_hidden, rows_of, strict=True))
+        ]
+        unchanged = np.setdiff1d(np.arange(len(step.rows)), switched).tolist()
+        with self._generators.still(self.input_batch.generators, unchanged, len(step.rows)):
+            again = super()._sample(self._mixed(parts, rows_of, len(step.rows)), None)
+        index = torch.from_numpy(switched).to(self.device)
+        output.sampled_token_ids[index] = again.sampled_token_ids[index]
+        if output.logprobs_tensors is not None:
+            for kept, new in zip(output.logprobs_tensors[:3], again.logprobs_tensors[:3], strict=True):
+                if len(kept):
+                    kept[index] = new[index]
 
     def sample_tokens(self, grammar_output):
         step = self._step
         if step is None:
             return super().sample_tokens(grammar_output)
         try:
-            with self._unsampled_rows_without_generators(step):
+            with self._generators.still(
+                self.input_batch.generators, np.flatnonzero(~step.samples).tolist(), len(step.rows)
+            ):
                 output = super().sample_tokens(grammar_output)
         finally:
             self._step = None
@@ -252,20 +304,6 @@ class TandemRunnerMixin:
         self._states.schedules.advance(step.rows[sampled], tokens)
         output.tandem_authors = step.writers.tolist()
         return output
-
-    @contextmanager
-    def _unsampled_rows_without_generators(self, step: Step):
-        """Keep the seeded generators of rows whose sample is discarded out of the step.
-
-        Stock vLLM samples such rows (chunks of a prompt) and then winds their generators back, which PyTorch's CPU
-        generators cannot do: a seeded request with a chunked prompt dies. Not drawing at all leaves the same stream.
-        """
-        generators = self.input_batch.generators
-        hidden = {int(row): generators.pop(int(row)) for row in np.flatnonzero(~step.samples) if int(row) in generators}
-        try:
-            yield
-        finally:
-            generators.update(hidden)
 
     @torch.inference_mode()
     def _dummy_run(self, num_tokens: int, *args, **kwargs):

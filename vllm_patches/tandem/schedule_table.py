@@ -26,6 +26,7 @@ _COLUMNS = {
     "strategy": np.int16,
     "max_gap_tokens": np.int64,
     "chunk_size": np.int64,
+    "aligned_before": np.bool_,
 }
 
 
@@ -59,10 +60,12 @@ class ScheduleTable:
         """Start a response and return its row; ``emitted`` are tokens of it that were written earlier.
 
         Raises:
-            ValueError: the strategy's boundary set is missing, or ``word_align`` is ``before``.
+            ValueError: the strategy's boundary set is missing, or ``word_align='before'`` meets emitted tokens, whose
+                authors it cannot know.
         """
-        if params.word_align == "before":
-            raise ValueError("word_align='before' has no table form: its redraws wait for both models' samples")
+        emitted = list(emitted)
+        if params.word_align == "before" and emitted:
+            raise ValueError("a response under word_align='before' cannot be resumed from its tokens alone")
         one = AuthorSchedule(params, self._boundary_ids.get(params.strategy.boundary, frozenset()))
         for token_id in emitted:
             one.advance(token_id)
@@ -74,6 +77,7 @@ class ScheduleTable:
         self.threshold[row] = senior_threshold(params.prob_senior)
         self.max_gap_tokens[row], self.chunk_size[row] = params.max_gap_tokens, params.chunk_size
         self.strategy[row] = self._number(params.selection_strategy)
+        self.aligned_before[row] = params.word_align == "before"
         return row
 
     def remove(self, row: int) -> None:
@@ -83,10 +87,19 @@ class ScheduleTable:
     def advance(self, rows: np.ndarray, token_ids: np.ndarray) -> None:
         """Account for one emitted token in each of ``rows`` (N,), all different; ``token_ids`` (N,)."""
         self.since[rows] += 1
+        free = ~self.aligned_before[rows]
+        rows, token_ids = rows[free], token_ids[free]
         numbers = self.strategy[rows]
         for number in np.unique(numbers):
             chosen = numbers == number
             self._advance_strategy(self._names[number], rows[chosen], token_ids[chosen])
+
+    def offer(self, rows: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
+        """(N,) whose sample to emit, given the current authors' samples; see ``AuthorSchedule.offer``."""
+        params = SimpleNamespace(max_gap_tokens=self.max_gap_tokens[rows])
+        due = STRATEGIES["word"].redraws(self._is_boundary["word"][token_ids], self.since[rows], params)
+        self._draw(rows[due & self.aligned_before[rows] & (self.since[rows] > 0)])
+        return self.author[rows].copy()
 
     def _advance_strategy(self, name: str, rows: np.ndarray, token_ids: np.ndarray) -> None:
         strategy = STRATEGIES[name]

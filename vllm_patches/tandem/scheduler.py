@@ -14,6 +14,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from vllm_patches import guard
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
+from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
 from vllm_patches.tandem.frontend import AUTHORSHIP_KEY, encode_authorship
 
 logger = init_logger(__name__)
@@ -26,6 +27,7 @@ class TandemScheduler(Scheduler):
         guard.require("tandem")
         super().__init__(*args, **kwargs)
         self._tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
+        self._tandem_mode = resolve_mode(self._tandem_config, self.vllm_config)
         self._refused: list[Request] = []
 
     def add_request(self, request: Request) -> None:
@@ -47,7 +49,10 @@ class TandemScheduler(Scheduler):
             return "tandem decoding takes token ids and sampling parameters"
         extra = (request.sampling_params.extra_args or {}).get(CONFIG_KEY)
         try:
-            request_settings(self._tandem_config, extra, request.prompt_token_ids, request.sampling_params.seed)
+            settings = request_settings(
+                self._tandem_config, extra, request.prompt_token_ids, request.sampling_params.seed
+            )
+            check_request_settings(settings, self._tandem_mode, request.use_structured_output)
         except ValueError as error:
             return str(error)
         return None

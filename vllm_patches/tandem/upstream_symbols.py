@@ -84,8 +84,18 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
         Signature(("self", "grammar_output")),
     ),
     _tandem(
+        f"{_RUNNER}._sample",
+        "overridden: under word_align='before' the rows that change hands are sampled again",
+        Signature(("self", "logits", "spec_decode_metadata")),
+    ),
+    _tandem(
+        "vllm.v1.outputs:LogprobsTensors",
+        "the same",
+        Fields(("logprob_token_ids", "logprobs", "selected_token_ranks")),
+    ),
+    _tandem(
         f"{_RUNNER}._bookkeeping_sync",
-        "winds seeded generators of unsampled rows back, which CPU generators cannot do; they are hidden from it",
+        "winds seeded generators of unsampled rows back, which CPU generators cannot do; it meets stand-ins",
         Source(("gen.set_offset(gen.get_offset() - 4)", "gen = self.input_batch.generators.get(int(i))")),
     ),
     _tandem(
@@ -119,6 +129,11 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
         "vllm.v1.worker.gpu_input_batch:InputBatch._make_sampling_metadata",
         "shares the generators' dictionary with the sampler",
         Source(("generators=self.generators",)),
+    ),
+    _tandem(
+        "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu",
+        "forgets all seeds when a row lacks one; unseeded rows get a stand-in",
+        Source(("if len(generators) != logits.shape[0]", "return compiled_random_sample(logits), logits_to_return")),
     ),
     _tandem(
         "vllm.v1.worker.block_table:BlockTable.get_numpy_array",

@@ -63,6 +63,9 @@ class Reference:
         logits = self.models[author](torch.tensor([token_ids])).logits[0, :-1]
         return torch.log_softmax(logits, -1).gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0]
 
+    def next_token(self, author: int, text: list[int]) -> int:
+        return int(self.models[author](torch.tensor([text])).logits[0, -1].argmax())
+
     @torch.inference_mode()
     def write(self, job: Job) -> Written:
         from vllm_patches.tandem.schedule import AuthorSchedule
@@ -71,9 +74,13 @@ class Reference:
         schedule = AuthorSchedule(params, self.boundaries.of(params.strategy.boundary))
         text, mask = list(job.prompt), []
         for _ in range(job.num_tokens):
+            token = self.next_token(schedule.author, text)
+            before = schedule.author
+            if schedule.offer(token) != before:
+                token = self.next_token(schedule.author, text)
             mask.append(schedule.author)
-            text.append(int(self.models[schedule.author](torch.tensor([text])).logits[0, -1].argmax()))
-            schedule.advance(text[-1])
+            text.append(token)
+            schedule.advance(token)
         return Written(text[len(job.prompt) :], mask)
 
 
@@ -198,15 +205,18 @@ class Engine:
         )
         self.llm = LLM(str(senior), **(options | engine_arguments(tandem) | arguments))
 
-    def run(self, jobs: list[Job], **sampling) -> list[Written]:
+    def run(self, jobs: list[Job], seed=None, **sampling) -> list[Written]:
+        """``seed``: one for all requests, or a list of one each."""
         from vllm import SamplingParams
 
+        seeds = seed if isinstance(seed, list) else [seed] * len(jobs)
         params = [
             SamplingParams(
                 **(dict(temperature=0, max_tokens=job.num_tokens, ignore_eos=True) | sampling),
+                seed=seed,
                 extra_args={"tandem": job.tandem},
             )
-            for job in jobs
+            for job, seed in zip(jobs, seeds, strict=True)
         ]
         prompts = [{"prompt_token_ids": job.prompt} for job in jobs]
         self.outputs = self.llm.generate(prompts, params, use_tqdm=False)

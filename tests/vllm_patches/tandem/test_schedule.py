@@ -176,6 +176,29 @@ def test_the_table_names_the_same_authors_in_any_order_of_steps(batch, order):
         assert mask == authorship(tokens, params, boundary_of(params))
 
 
+@given(
+    tokens=any_tokens,
+    p=st.floats(0, 1),
+    cap=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    other=st.integers(0, VOCAB - 1),
+)
+def test_the_table_offers_as_the_schedule_does(tokens, p, cap, seed, other):
+    params = ScheduleParams(prob_senior=p, max_gap_tokens=cap, word_align="before", seed=seed)
+    one, table = AuthorSchedule(params, {WORD}), ScheduleTable(BOUNDARY, VOCAB)
+    rows = np.array([table.add(params)])
+    for token in tokens:
+        before = one.author
+        assert table.author[rows].tolist() == [before]
+        author = one.offer(token)
+        assert table.offer(rows, np.array([token])).tolist() == [author]
+        emitted = token if author == before else other
+        one.advance(emitted)
+        table.advance(rows, np.array([emitted]))
+    with pytest.raises(ValueError, match="cannot be resumed"):
+        table.add(params, [PLAIN])
+
+
 def test_rows_are_reused_without_a_trace():
     table = ScheduleTable(BOUNDARY, VOCAB, capacity=1)
     params = ScheduleParams(seed=2)
