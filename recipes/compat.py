@@ -13,6 +13,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -157,6 +158,154 @@ LEDGER: tuple[Symbol, ...] = (
         source=("7d90ac1cec5999ae",),
     ),
     Symbol(
+        f"{_TRAINER}:PPOTrainer._step_once",
+        "recipes/serl/trainer.py",
+        "overridden: the order of a step's stages is rebuilt around several rounds",
+        parameters="self metrics timing_raw sample_batch_size",
+        source=("7068730b888e6869",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._balance_batch",
+        "recipes/common/grouped_trainer.py",
+        "overridden: it is the first stage after sampling and rewards",
+        parameters="self batch metrics logging_prefix keep_minibatch",
+        source=("529d625a161c996e",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_old_log_prob",
+        "recipes/serl/trainer.py",
+        "called for each round of a step",
+        parameters="self batch metrics",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_ref_log_prob",
+        "recipes/serl/trainer.py",
+        "called for each round of a step",
+        parameters="self batch metrics",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_advantage",
+        "recipes/step_ppo/trainer.py",
+        "overridden: leaves returns = raw advantages + values, from which ours are rebuilt",
+        parameters="self batch metrics",
+        source=("5899ae8ea39ad1e8",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._update_actor",
+        "recipes/pasodoble/trainer.py",
+        "called once for each role",
+        parameters="self batch metrics",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._submit_batch_to_rollout",
+        "recipes/serl/trainer.py",
+        "called with prompts the recipe wrote itself",
+        parameters="self batch",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._save_checkpoint",
+        "recipes/serl/trainer.py",
+        "surrounded: recipe state is written before the tracker",
+        parameters="self",
+        source=("40be7b751cd74a98",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._load_checkpoint",
+        "recipes/serl/trainer.py",
+        "surrounded: recipe state is restored after the weights",
+        parameters="self",
+        source=("fc963d11da9dc04d",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._get_required_batch_multiple",
+        "recipes/pasodoble/trainer.py",
+        "read for the size of padded batches",
+        parameters="self dp_size",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._init_dataloader",
+        "recipes/serl/trainer.py",
+        "surrounded: the schedule horizon follows the recipe's",
+        parameters="self",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._init_resource_pool_mgr",
+        "recipes/pasodoble/trainer.py",
+        "surrounded: a pool for the second role",
+        parameters="self",
+        source=("8f579946ba2432c8",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._setup",
+        "recipes/pasodoble/trainer.py",
+        "surrounded: the second role's workers are built after the first's",
+        parameters="self",
+        source=("fa42ba9884089568",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_metrics",
+        "recipes/pasodoble/trainer.py",
+        "surrounded: metrics of the second role",
+        parameters="self batch metrics timing_raw global_steps epoch",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer.prepare_step",
+        "recipes/serl/trainer.py",
+        "overridden: prompts come from the recipe, not from the dataloader",
+        parameters="self",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer.get_llm_client",
+        "recipes/serl/generation.py",
+        "called: the recipe asks the running rollout servers itself",
+        parameters="self",
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.sample",
+        "recipes/serl/trainer.py",
+        "called for each round",
+        parameters="self global_steps partition_id batch_size",
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._sampleable_terminal_keys",
+        "recipes/pasodoble/replay_buffer.py",
+        "overridden: each role takes its own groups",
+        parameters="self partition_id eviction_reasons",
+        source=("8382931f2b4fe347",),
+    ),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopBase.ct_build_initial_tokens",
+        "recipes/serl/raw_prompt_agent.py",
+        "called or overridden: prompts without, or with an opened, chat template",
+        parameters="self messages tools images videos audios mm_inputs_out",
+    ),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopBase._cap_text_prompt_length",
+        "recipes/step_ppo/agent_loop.py",
+        "called: bounds a prompt as verl's own loop does",
+        parameters="self prompt_ids",
+    ),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopOutput.as_dict",
+        "recipes/step_ppo/agent_loop.py",
+        "overridden: rm_scores hold a reward at each step end",
+        parameters="self",
+        source=("6a4f273ed8b709e0",),
+    ),
+    Symbol(
+        "verl.experimental.reward_loop.reward_manager.base:RewardManagerBase.__init__",
+        "recipes/common/reward_manager.py",
+        "called by our managers",
+        parameters="self config tokenizer compute_score",
+    ),
+    Symbol(
+        "verl.trainer.ppo.padding_utils:upsample_batch_to_divisible_size",
+        "recipes/serl/trainer.py",
+        "relied upon: which fields of a padding row are reset",
+        parameters="batch batch_multiple eos_token_id",
+        source=("9199fa5c7de524c6",),
+    ),
+    Symbol(
         "ray._private.services:find_bootstrap_address",
         "recipes/cluster.py",
         "finds the cluster that `ray start` made on this host, as ray.init would",
@@ -247,6 +396,12 @@ def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
     """Look at every row in the installed verl; never raises. Imports the upstream modules, which takes seconds."""
     with _vllm_known_by_either_name():
         return [_examine(row) for row in rows]
+
+
+def rows_for(recipe: str) -> list[Symbol]:
+    """The rows a recipe stands on: its own, and those of files that no other recipe owns."""
+    others = re.compile(r"recipes/(?!common/|platforms/)(\w+)/")
+    return [row for row in LEDGER if (match := others.match(row.used_by)) is None or match[1] == recipe]
 
 
 def ensure(rows: Iterable[Symbol] = LEDGER) -> None:

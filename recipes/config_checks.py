@@ -96,12 +96,12 @@ def fall_back_to_sdpa(config, device: str) -> None:
         print(f"flash-attn cannot be imported ({error}); attention runs on sdpa", file=sys.stderr)
 
 
-def check_verl(config) -> None:
-    """verl's own validation, its assertions turned into a sentence."""
+def check_verl(config, recipe: str) -> None:
+    """The upstream symbols the recipe stands on, then verl's own validation, its assertions turned into a sentence."""
     from recipes import compat
 
     try:
-        compat.ensure()
+        compat.ensure(compat.rows_for(recipe))
     except compat.UnknownUpstreamError as error:
         raise EnvironmentProblem(str(error)) from error
 

@@ -14,7 +14,12 @@ class VllmEngine:
     def __init__(self, model: str, options: Mapping[str, Any]):
         """Load a model; `options` are those of `vllm.LLM`."""
         from vllm import LLM
+        from vllm.platforms import current_platform
 
+        options = dict(options)
+        if current_platform.is_cpu():
+            # A seeded request whose prompt is split kills the engine: it rewinds the generator, which a CPU one refuses.
+            options.setdefault("enable_chunked_prefill", False)
         self._llm = LLM(model=model, **options)
         self.tokenizer = self._llm.get_tokenizer()
         self.model_length: int = self._llm.llm_engine.model_config.max_model_len
