@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from recipes.errors import EnvironmentProblem
 from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import OnDone, Request, Sampling
@@ -18,9 +19,12 @@ class VllmEngine:
 
         options = dict(options)
         if current_platform.is_cpu():
-            # A seeded request whose prompt is split kills the engine: it rewinds the generator, which a CPU one refuses.
+            # A seeded request whose prompt is split kills the engine: it rewinds a generator, which the CPU's refuses.
             options.setdefault("enable_chunked_prefill", False)
-        self._llm = LLM(model=model, **options)
+        try:
+            self._llm = LLM(model=model, **options)
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            raise EnvironmentProblem(f"vLLM cannot load {model} with {options}: {error}") from error
         self.tokenizer = self._llm.get_tokenizer()
         self.model_length: int = self._llm.llm_engine.model_config.max_model_len
 
@@ -31,6 +35,7 @@ class VllmEngine:
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         engine = self._llm.llm_engine
         problems = {}
@@ -47,11 +52,16 @@ class VllmEngine:
             )
             problems[str(number)] = request.problem
             engine.add_request(str(number), {"prompt_token_ids": request.token_ids}, parameters)
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                if output.finished:
-                    problem = problems[output.request_id]
-                    on_done(problem, _samples(problem, output))
+        try:
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    if output.finished:
+                        problem = problems[output.request_id]
+                        on_done(problem, _samples(problem, output))
+        except EngineDeadError as error:
+            raise EnvironmentProblem(
+                "vLLM's engine died, its own messages above say why; finished problems are kept, run again to go on"
+            ) from error
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends.
