@@ -150,14 +150,15 @@ def partition(texts: list[str], pairs: list[tuple[str, str]]) -> tuple[list[int]
 def reference_matrix(texts: list[str]) -> list[list[bool]]:
     """SeRL's equality of every pair of texts, each text parsed once where the original parses it for every pair.
 
-    `verify` with the other as gold is tried when the first direction fails; a text in which nothing parses raises in the original
-    and so equals nothing but itself. Its time-outs of 5 seconds are kept: a worker has a main thread for them.
+    The diagonal says whether a text equals another copy of itself: one in which nothing parses raises in the original, which takes
+    that for unequal. `verify` with the other as gold is tried when the first direction fails. The original's time-outs of 5 seconds are
+    kept: a worker has a main thread for them.
     """
     parsed = [parse(text, _REFERENCE) for text in texts]
     size = len(texts)
-    matrix = [[i == j for j in range(size)] for i in range(size)]
+    matrix = [[False] * size for _ in range(size)]
     for i in range(size):
-        for j in range(i + 1, size):
+        for j in range(i, size):
             if parsed[i] and parsed[j]:
                 same = verify(parsed[i], parsed[j], 6) or verify(parsed[j], parsed[i], 6)
                 matrix[i][j] = matrix[j][i] = bool(same)

@@ -17,6 +17,7 @@ MAX_ANSWER_DEPTH = 40
 MAX_DIGIT_RUN = 400
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?)|\\.|[{}]", re.DOTALL)
 _PHRASE = re.compile(
     r"(?:the\s+)?(?:final\s+answer|answer)\s*(?:is|:|=)\s*:?\s*(?=(?P<answer>[^\n]{1,1000}))|####\s*(?P<hash>[^\n]{1,1000})",
     re.IGNORECASE,
@@ -55,14 +56,33 @@ def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extract
         return Extraction("", "too_long")
     text = scoped(response, answer_scope)
     only_thinking = not text.strip() and bool(scoped(response, "anywhere").strip())
-    last, reason, position = None, "only_thinking" if only_thinking else "no_box", 0
-    while (match := _BOX.search(text, position)) is not None:
-        end = closing_brace(text, match.end()) if text.startswith("{", match.end()) else None
-        if end is None:
-            last, reason, position = None, "unclosed_box", match.end()
-        else:
-            last, position = text[match.end() + 1 : end], end + 1
-    return Extraction("", reason) if last is None else bounded(unbox(last).strip(), "empty_box")
+    span, seen = _last_box(text)
+    if span is None:
+        return Extraction("", "unclosed_box" if seen else "only_thinking" if only_thinking else "no_box")
+    return bounded(unbox(text[slice(*span)]).strip(), "empty_box")
+
+
+def _last_box(text: str) -> tuple[tuple[int, int] | None, bool]:
+    """Where the content of the last box stands, and whether there is any box; no place when the last one is not closed.
+
+    One pass: a text full of boxes that are never closed must not cost the square of its length.
+    """
+    open_braces: list[int] = []  # where a box's content starts, -1 for a plain brace
+    newest, last, seen = -1, None, False
+    for token in _TOKEN.finditer(text):
+        if token["box"]:
+            seen, last, newest = True, None, -1
+            if token[0].endswith("{"):
+                newest = token.end()
+                open_braces.append(newest)
+        elif token[0] == "{":
+            open_braces.append(-1)
+        elif token[0] == "}" and open_braces:
+            start = open_braces.pop()
+            # A box around the newest one closes after it and takes its place.
+            if start != -1 and (start == newest or last is not None):
+                last = (start, token.start())
+    return last, seen
 
 
 def extract_phrase(response: str, answer_scope: AnswerScope = "final") -> Extraction:

@@ -1,5 +1,6 @@
 """Unicode and thinking tags: from what a model wrote to the plain text in which an answer is looked for."""
 
+import functools
 import re
 import unicodedata
 
@@ -8,7 +9,6 @@ _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ", "0123
 _SUPERSCRIPT_RUN = re.compile("[" + "".join(map(re.escape, _SUPERSCRIPTS)) + "]+")
 _SUBSCRIPT_RUN = re.compile("[" + "".join(map(re.escape, _SUBSCRIPTS)) + "]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_VULGAR = re.compile("[¼½¾⅐-⅞]")
 _SIGNS = str.maketrans(
     {
         "−": "-",
@@ -61,6 +61,14 @@ _SIGNS = str.maketrans(
         "”": '"',
     }
 )
+# NFKC would write the fraction without a space or braces, and 2½ would become 21/2.
+_FRACTIONS = {
+    character: rf"\frac{{{written[0]}}}{{{written[2]}}}"
+    for character in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+    if (written := unicodedata.normalize("NFKC", character).partition("\u2044"))
+}
+_FIRST = _SIGNS | {ord(character): written for character, written in _FRACTIONS.items()}
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]{1,200})\)|\{([^{}]{1,200})\})")
 
 
@@ -73,20 +81,15 @@ def clean(text: str) -> str:
     if not text.isascii():
         text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
         text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + "".join(_SUBSCRIPTS[c] for c in m[0]) + "}", text)
-        text = _VULGAR.sub(_write_fraction, text)
-        text = text.translate(_SIGNS)
+        text = text.translate(_FIRST)
         text = unicodedata.normalize("NFKC", text)
         text = text.translate(_SIGNS)
         text = _ROOT.sub(lambda m: r"\sqrt{" + (m[1] or m[2] or m[3]) + "}", text)
-        text = "".join(map(_plain_character, text))
+        text = _NOT_ASCII.sub(lambda m: _plain_character(m[0]), text)
     return _CONTROL.sub(" ", text)
 
 
-def _write_fraction(match: re.Match) -> str:
-    numerator, _, denominator = unicodedata.normalize("NFKC", match[0]).partition("\u2044")
-    return rf"\frac{{{numerator}}}{{{denominator}}}" if denominator else match[0]
-
-
+@functools.lru_cache(maxsize=4096)
 def _plain_character(character: str) -> str:
     if character < "\x7f":
         return character

@@ -1,11 +1,14 @@
 """What the reward tests share: a pool of two workers, and the processes that belong to a parent."""
 
-import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from reward_fns.pool import Pool
+
+# Workers import the tasks of these tests by name, along the same path.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def processes_of(parent: int) -> list[int]:
@@ -30,14 +33,6 @@ def processes_of_fixture():
 
 
 @pytest.fixture
-def pool(importable_tasks):
+def pool():
     with Pool(workers=2, time_limit=3.0, preload=("pool_tasks",)) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def importable_tasks(monkeypatch):
-    """Workers import the tasks of these tests by the name `pool_tasks`."""
-    folder = str(Path(__file__).parent)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))

@@ -29,12 +29,18 @@ def test_only_the_allowed_libraries_are_imported(path):
         assert allowed, f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize("module", ["reward_fns", "reward_fns.result", "reward_fns.math", "reward_fns.majority", "reward_fns.judge"])
+@pytest.mark.parametrize(
+    "module", ["reward_fns", "reward_fns.result", "reward_fns.math", "reward_fns.majority", "reward_fns.judge"]
+)
 def test_an_import_is_cheap(module):
     """No grader, client or framework is loaded before it is used: verl's workers import reward modules by the dozen."""
     script = f"import sys, {module}; print(','.join(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=str(ROOT)), check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        check=True,
     )
     heavy = {"sympy", "math_verify", "openai", "tenacity", "pyarrow", "numpy", "torch", "verl", "ray", "rapidfuzz"}
     assert heavy & set(done.stdout.strip().split(",")) == set()

@@ -218,7 +218,9 @@ def test_nothing_outlives_the_parent(processes_of, how):
         """
     )
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(Path(__file__).parent)]))
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    )
     assert parent.stdout.readline() == b"up\n"
     parent.wait(timeout=20)
     deadline = time.monotonic() + 5

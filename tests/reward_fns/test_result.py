@@ -101,8 +101,10 @@ def test_results_pass_through():
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.complex_numbers() | st.binary(),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from([*VERL_KEYS, "x"]) | st.text(max_size=5), inner, max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*VERL_KEYS, "x"]) | st.text(max_size=5), inner, max_size=8)
+    ),
     max_leaves=8,
 )
 
