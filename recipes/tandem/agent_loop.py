@@ -1,0 +1,80 @@
+"""The agent loop `tandem`: one turn, whose response mask is the authorship mask.
+
+A fault of the mask must stop the run. verl regenerates or drops a session that raises, so the fault travels as the
+session's verdict, and the trainer raises it.
+"""
+
+import json
+from typing import Any
+
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+
+from recipes.tandem.authorship import AuthorshipError, response_identity, verified
+from recipes.tandem.engine_settings import SECTION, tandem_config
+from vllm_patches.tandem.boundaries import BoundarySets
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
+from vllm_patches.tandem.frontend import AUTHORSHIP_KEY
+
+FAULT = "authorship_fault"
+COUNTS = "authorship"
+VALIDATION_AUTHORS = "validation_authors"
+SOLO, JOINT = "solo", "joint"
+
+# verl builds a loop per response; reading a vocabulary takes a second.
+_boundary_sets: dict[str, BoundarySets] = {}
+
+
+class TandemAgentLoop(SingleTurnAgentLoop):
+    """verl's single-turn loop on a tandem engine; validation prompts say whether the senior writes alone."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        section = OmegaConf.to_container(
+            OmegaConf.create(self.rollout_config.engine_kwargs["vllm"][SECTION]), resolve=True
+        )
+        self.tandem: TandemConfig = tandem_config(section)
+        key = json.dumps([getattr(self.tokenizer, "name_or_path", ""), section], sort_keys=True)
+        if key not in _boundary_sets:
+            _boundary_sets[key] = self.tandem.boundary_sets(self.tokenizer, len(self.tokenizer))
+        self.boundaries = _boundary_sets[key]
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs) -> AgentLoopOutput:
+        authors = kwargs.get(VALIDATION_AUTHORS)
+        request = response_identity(
+            int(kwargs["index"]), int(kwargs["global_steps"]), int(kwargs["session_id"]), authors is not None
+        )
+        extra = {"request": request} | ({"selection_strategy": "senior"} if authors == SOLO else {})
+        others = sampling_params.get("extra_args") or {}
+        output = await super().run({**sampling_params, "extra_args": {**others, CONFIG_KEY: extra}}, **kwargs)
+        returned = (output.extra_fields.pop("kv_transfer_params", None) or {}).get(AUTHORSHIP_KEY)
+        try:
+            self._write_mask(output, returned, extra)
+        except AuthorshipError as error:
+            self._condemn(output, str(error))
+        return output
+
+    def _write_mask(self, output: AgentLoopOutput, returned: object, extra: dict[str, Any]) -> None:
+        """Put the authors on the emitted tokens; tokens that verl's token builder added are nobody's."""
+        emitted = [position for position, trained in enumerate(output.response_mask) if trained]
+        if isinstance(returned, list) and len(output.response_ids) == self.response_length:
+            # The loop cuts a response at the response length; the engine's mask is cut alike.
+            returned = returned[: len(emitted)]
+        params = request_settings(self.tandem, extra, output.prompt_ids).params
+        tokens = [output.response_ids[position] for position in emitted]
+        counts = verified(returned, tokens, params, self.boundaries.of(params.strategy.boundary))
+        mask = [0] * len(output.response_mask)
+        for position, author in zip(emitted, returned, strict=True):
+            mask[position] = int(author)
+        output.response_mask = mask
+        output.extra_fields[COUNTS] = counts
+
+    def _condemn(self, output: AgentLoopOutput, fault: str) -> None:
+        """Nothing of this response may be trained, and the trainer must hear why."""
+        if not output.response_ids:
+            output.response_ids = [self.tokenizer.eos_token_id]
+        output.response_mask = [0] * len(output.response_ids)
+        output.response_logprobs = None
+        output.reward_score = 0.0
+        output.extra_fields["reward_extra_info"] = {FAULT: fault}

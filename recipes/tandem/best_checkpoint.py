@@ -1,0 +1,59 @@
+"""Keep a copy of the best checkpoint, out of reach of verl's rotation."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+RECORD = "best.json"
+FOLDER = "best"
+
+
+def read_record(directory: Path) -> dict | None:
+    """What `best` holds: {"step", "metric", "value"}; None when there is none.
+
+    Raises:
+        ValueError: the record is not what `keep_best` writes.
+    """
+    path = directory / FOLDER / RECORD
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return {"step": int(record["step"]), "metric": str(record["metric"]), "value": float(record["value"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a record of the best checkpoint: {error}; move it away") from error
+
+
+def keep_best(directory: Path, step: int, metric: str, value: float) -> bool:
+    """Make `directory/best` a copy of `global_step_<step>` when `value` is the highest so far; returns whether it is.
+
+    Files are hard-linked where the file system allows it, so that a copy costs nothing until verl deletes the original.
+    A step without a checkpoint changes nothing, an equal value of an earlier step neither. A record of this step or a
+    later one comes from before a resume, and does not count. A kill leaves the former `best`, or it as `best.former`.
+    """
+    source, target = directory / f"global_step_{step}", directory / FOLDER
+    if not source.is_dir():
+        return False
+    record = read_record(directory)
+    if record is not None and record["step"] < step and record["metric"] == metric and record["value"] >= value:
+        return False
+    partial, former = directory / f"{FOLDER}.partial", directory / f"{FOLDER}.former"
+    for leftover in (partial, former):
+        shutil.rmtree(leftover, ignore_errors=True)
+    shutil.copytree(source, partial / source.name, copy_function=_link_or_copy)
+    record_file = partial / RECORD
+    record_file.write_text(json.dumps({"step": step, "metric": metric, "value": value}) + "\n", encoding="utf-8")
+    if target.exists():
+        os.replace(target, former)
+    os.replace(partial, target)
+    shutil.rmtree(former, ignore_errors=True)
+    return True
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        return shutil.copy2(source, target)
+    return target

@@ -1,0 +1,1 @@
+"""Hydra configuration of the tandem recipe."""

@@ -1,0 +1,103 @@
+"""`engine_kwargs.vllm.tandem_config`: the published names beside ours, and the engine arguments that come of it."""
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from recipes.errors import ConfigError
+from recipes.tandem.options import check_junior_weight
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, engine_arguments
+
+SECTION = "tandem_config"
+
+# Names of the published code (github.com/CSSLab/Tandem-RLVR, vllm/config/tandem.py) -> ours.
+ALIASES = {
+    "frozen_model": "junior_model",
+    "frozen_model_revision": "junior_revision",
+    "frozen_dtype": "junior_dtype",
+    "frozen_quantization": "junior_quantization",
+    "frozen_gpu_devices": "junior_device",
+    "prob_primary": "prob_senior",
+    "boundary_token_ids_path": "boundary_token_ids",
+}
+# Published settings that have no counterpart, because the engine decides them: name -> what it does.
+DECIDED_BY_ENGINE = {
+    "frozen_tensor_parallel_size": "the junior is sharded like the senior (rollout.tensor_model_parallel_size)",
+    "frozen_gpu_memory_utilization": "both models share the device and rollout.gpu_memory_utilization",
+    "frozen_enforce_eager": "the junior follows rollout.enforce_eager",
+    "frozen_max_model_len": "the junior follows rollout.max_model_len",
+}
+
+
+def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The settings under our names, and one notice per published name that was read.
+
+    A published name wins over ours, since ours is always there, from the recipe's yaml. Settings that are None are left
+    out: the engine's defaults hold.
+
+    Args:
+        section: the content of `tandem_config`, with names of either kind.
+
+    Raises:
+        ConfigError: two published names for one setting, a published setting that cannot be had, or a loss weight of
+            the junior's tokens other than 0.
+    """
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{SECTION} is {type(section).__name__}; expected a block of settings.")
+    settings = {key: value for key, value in section.items() if value is not None and key not in _PUBLISHED}
+    given = {key: value for key, value in section.items() if value is not None and key in _PUBLISHED}
+    notices = []
+    for name, value in given.items():
+        if name == "enabled":
+            if value is not True:
+                raise ConfigError(f"{SECTION}.enabled={value}: for a run without a junior use preset=grpo.")
+            notices.append(f"{SECTION}.enabled has no counterpart: rollout.name=tandem_vllm says it")
+        elif name == "tandem_jr_tkn_weight":
+            check_junior_weight(value, f"{SECTION}.{name}")
+            notices.append(f"{SECTION}.{name} is algorithm.tandem.junior_token_loss_weight here")
+        elif name in DECIDED_BY_ENGINE:
+            raise ConfigError(f"{SECTION}.{name} cannot be set: {DECIDED_BY_ENGINE[name]}; leave it out.")
+        else:
+            ours = ALIASES[name]
+            settings[ours] = value
+            notices.append(f"{SECTION}.{name} is read as {ours}={value!r}")
+    return settings, notices
+
+
+_PUBLISHED = {*ALIASES, *DECIDED_BY_ENGINE, "enabled", "tandem_jr_tkn_weight"}
+
+
+def tandem_config(section: Mapping[str, Any]) -> TandemConfig:
+    """The checked settings of an engine.
+
+    Raises:
+        ConfigError: an unknown key, no junior, or a value outside its range.
+    """
+    settings, _ = canonical_settings(section)
+    try:
+        return TandemConfig.from_mapping(settings)
+    except ValueError as error:
+        raise ConfigError(f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}: {error}") from error
+
+
+def replace_section(engine_kwargs: MutableMapping[str, Any]) -> None:
+    """Turn `tandem_config`, which vLLM does not know, into the engine arguments it stands for, in place.
+
+    Raises:
+        ConfigError: no `tandem_config`, a faulty one, or an engine argument that was also given by hand.
+    """
+    section = engine_kwargs.pop(SECTION, None)
+    if section is None:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name=tandem_vllm needs engine_kwargs.vllm.{SECTION}, at least its junior_model."
+        )
+    settings, _ = canonical_settings(section)
+    tandem_config(section)
+    arguments = engine_arguments(settings)
+    for name in arguments.keys() & engine_kwargs.keys():
+        if name == "additional_config" and CONFIG_KEY not in engine_kwargs[name]:
+            arguments[name] = {**engine_kwargs[name], **arguments[name]}
+        elif engine_kwargs[name] != arguments[name]:
+            raise ConfigError(
+                f"engine_kwargs.vllm.{name}={engine_kwargs[name]!r} is decided by tandem decoding; leave it out."
+            )
+    engine_kwargs.update(arguments)

@@ -1,0 +1,189 @@
+"""Refusal, before anything starts, of configurations in which tandem training would run wrong."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipes.errors import ConfigError, DataError
+from recipes.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
+from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
+from recipes.tandem.options import TandemOptions
+from vllm_patches.tandem.config import TandemConfig, check_models
+
+ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
+MANAGER = "recipes.tandem.rollout.TandemAgentLoopManager"
+JUNIOR_KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}.junior_model"
+
+
+def check_tandem_config(config: DictConfig) -> None:
+    """Refuse a composed configuration that the recipe cannot run with.
+
+    A configuration of the baselines (preset grpo, grpo_n16, kl: no tandem_config, an ordinary engine) is held only to
+    what the trainer needs.
+
+    Raises:
+        ConfigError, MissingFileError, DataError: one sentence that says what was found and what to set.
+    """
+    block = config.algorithm.get("tandem")
+    options = TandemOptions.from_mapping(
+        OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
+    )
+    if config.trainer.v1.trainer_mode != TRAINER:
+        raise ConfigError(
+            f"trainer.v1.trainer_mode must be {TRAINER}, which stops on a lost authorship mask and trains on the policy "
+            f"that wrote; found {config.trainer.v1.trainer_mode}."
+        )
+    _check_validation(config, options)
+    rollout = config.actor_rollout_ref.rollout
+    section = rollout.engine_kwargs.get("vllm", {}).get(SECTION)
+    if section is None and rollout.name != ROLLOUT and rollout.agent.default_agent_loop != AGENT_LOOP:
+        if options.validation != "solo" or options.normaliser != "senior":
+            raise ConfigError(
+                "algorithm.tandem.validation and algorithm.tandem.normaliser mean something only with a junior; leave "
+                "both at their defaults without one."
+            )
+        return
+    _check_rollout(config)
+    _check_objective(config, options)
+    _check_engine(config)
+
+
+def _check_validation(config: DictConfig, options: TandemOptions) -> None:
+    samples = config.actor_rollout_ref.rollout.val_kwargs.n
+    if options.pass_k > samples:
+        raise ConfigError(
+            f"algorithm.tandem.pass_k={options.pass_k} needs as many validation responses per problem, found "
+            f"actor_rollout_ref.rollout.val_kwargs.n={samples}."
+        )
+    if options.benchmarks is None:
+        return
+    pooled = {source for group in options.benchmarks.values() for source in group}
+    found = set(map(str, _column(config.data.val_files, "data_source")))
+    if found and found != pooled:
+        raise ConfigError(
+            "algorithm.tandem.benchmarks and data.val_files disagree about the data sources: only in the benchmarks "
+            f"{sorted(pooled - found)}, only in the files {sorted(found - pooled)}."
+        )
+
+
+def _check_rollout(config: DictConfig) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name != ROLLOUT:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name={rollout.name} cannot decode with two models; set it to {ROLLOUT}, or take "
+            "preset=grpo for a run without a junior."
+        )
+    if rollout.agent.default_agent_loop != AGENT_LOOP:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.agent.default_agent_loop={rollout.agent.default_agent_loop} would train on the "
+            f"junior's tokens; set it to {AGENT_LOOP}."
+        )
+    if rollout.agent.agent_loop_manager_class != MANAGER:
+        raise ConfigError(
+            "actor_rollout_ref.rollout.agent.agent_loop_manager_class must be "
+            f"{MANAGER}, without which validation would not be solo; found {rollout.agent.agent_loop_manager_class}."
+        )
+    if rollout.pipeline_model_parallel_size > 1:
+        raise ConfigError("tandem decoding takes no pipeline parallelism; set pipeline_model_parallel_size to 1.")
+    for key, on in (
+        ("mtp.enable_rollout", rollout.mtp.enable and rollout.mtp.enable_rollout),
+        ("enable_rollout_routing_replay", rollout.enable_rollout_routing_replay),
+        ("disaggregation.enabled", rollout.disaggregation.enabled),
+    ):
+        if on:
+            raise ConfigError(f"actor_rollout_ref.rollout.{key}=true cannot be combined with tandem decoding.")
+
+
+def _check_objective(config: DictConfig, options: TandemOptions) -> None:
+    actor = config.actor_rollout_ref.actor
+    if config.algorithm.use_kl_in_reward:
+        raise ConfigError(
+            "algorithm.use_kl_in_reward=true would take its penalty from the senior's tokens alone and spread it over "
+            "the group; set it to false."
+        )
+    correction = config.algorithm.get("rollout_correction") or {}
+    for name in ("bypass_mode", "rollout_is", "rollout_rs"):
+        if correction.get(name):
+            raise ConfigError(
+                f"algorithm.rollout_correction.{name}={correction.get(name)} compares with the rollout engine's "
+                "log-probs, which at a junior's token are the junior's; leave it off."
+            )
+    if actor.get("use_rollout_log_probs"):
+        raise ConfigError(
+            "actor_rollout_ref.actor.use_rollout_log_probs=true takes the junior's log-probs for the senior's; set it "
+            "to false."
+        )
+    if config.critic.enable:
+        raise ConfigError("critic.enable=true: tandem training is GRPO and has no critic; set it to false.")
+    if options.normaliser == "response" and (
+        actor.use_kl_loss or actor.entropy_coeff or actor.loss_agg_mode != "token-mean"
+    ):
+        raise ConfigError(
+            "algorithm.tandem.normaliser=response rescales the policy loss alone; it needs loss_agg_mode=token-mean, "
+            "use_kl_loss=false and entropy_coeff=0."
+        )
+
+
+def _check_engine(config: DictConfig) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    engine_kwargs = OmegaConf.to_container(rollout.engine_kwargs.get("vllm", {}), resolve=True)
+    for notice in canonical_settings(engine_kwargs.get(SECTION) or {})[1]:
+        print(notice, file=sys.stderr)
+    replace_section(dict(engine_kwargs))
+    settings = tandem_config(engine_kwargs[SECTION])
+    if looks_local(settings.junior_model):
+        check_model(settings.junior_model, JUNIOR_KEY)
+    _check_both_models(settings, config.actor_rollout_ref.model)
+    _check_identities(config)
+
+
+def _check_both_models(settings: TandemConfig, model: DictConfig) -> None:
+    """Vocabularies and boundary sets, where both models are at hand; the engine looks again at any of them."""
+    if not (_at_hand(settings.junior_model) and _at_hand(model.path)):
+        return
+    try:
+        check_models(settings, model.path, model.get("tokenizer_path"))
+    except ValueError as error:
+        raise ConfigError(f"{JUNIOR_KEY}: {error}") from error
+
+
+def _at_hand(path: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    if path.startswith(REMOTE_PREFIXES):
+        return False
+    if looks_local(path):
+        return (Path(path).expanduser() / "config.json").is_file()
+    return isinstance(try_to_load_from_cache(path, "tokenizer_config.json"), str)
+
+
+def _check_identities(config: DictConfig) -> None:
+    """The author coins of a response are keyed by its row's index: rows that share one would share their coins."""
+    indices = [(info or {}).get("index") for info in _column(config.data.train_files, "extra_info")]
+    if any(not isinstance(index, int) or isinstance(index, bool) for index in indices):
+        raise DataError(
+            "data.train_files: a row has no whole number in extra_info.index, which keys who writes which token."
+        )
+    if len(set(indices)) != len(indices):
+        raise DataError(
+            f"data.train_files: {len(indices)} rows have {len(set(indices))} distinct values of extra_info.index, "
+            "which keys who writes which token; number the rows."
+        )
+
+
+def _column(files: object, name: str) -> list:
+    """A column of the local parquet files; the preflight, not this, refuses files that cannot be read."""
+    import pyarrow
+    import pyarrow.parquet
+
+    values = []
+    for file in data_files(files):
+        path = Path(file).expanduser()
+        if file.startswith(REMOTE_PREFIXES) or path.suffix != ".parquet" or not path.is_file():
+            continue
+        try:
+            values += pyarrow.parquet.read_table(path, columns=[name]).column(name).to_pylist()
+        except (pyarrow.ArrowException, OSError, KeyError):
+            return []
+    return values

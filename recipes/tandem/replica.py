@@ -1,0 +1,38 @@
+"""The rollout replica `tandem_vllm`: verl's vLLM server, whose engine decodes with two models."""
+
+import logging
+
+import ray
+from omegaconf import OmegaConf
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+
+from recipes.errors import ConfigError
+from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section
+
+logger = logging.getLogger(__name__)
+
+
+class TandemHttpServer(vLLMHttpServer):
+    """Takes `engine_kwargs.vllm.tandem_config` and starts the engine with what it stands for."""
+
+    def _validate_configs(self) -> None:
+        super()._validate_configs()
+        if self._disaggregation_role != "null":
+            raise ConfigError("tandem decoding does not run on disaggregated prefill and decode servers.")
+
+    def _preprocess_engine_kwargs(self, engine_kwargs: dict) -> None:
+        super()._preprocess_engine_kwargs(engine_kwargs)
+        plain = OmegaConf.to_container(OmegaConf.create(dict(engine_kwargs)), resolve=True)
+        for notice in canonical_settings(plain.get(SECTION) or {})[1]:
+            logger.warning(notice)
+        replace_section(plain)
+        engine_kwargs.clear()
+        engine_kwargs.update(plain)
+
+
+class TandemReplica(vLLMReplica):
+    """verl's vLLM replica with tandem servers."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(TandemHttpServer)

@@ -1,0 +1,21 @@
+"""verl's agent-loop manager, which tells validation prompts from training prompts."""
+
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+from verl.utils import tensordict_utils as tu
+
+from recipes.tandem.agent_loop import SOLO, VALIDATION_AUTHORS
+
+
+class TandemAgentLoopManager(AgentLoopManagerTQ):
+    """Writes who is to author a validation response beside the prompt; verl's loops cannot tell validation otherwise.
+
+    Attributes:
+        validation_authors: `solo` or `joint`, set by the trainer before each validation pass.
+    """
+
+    validation_authors = SOLO
+
+    def generate_sequences(self, prompts) -> None:
+        if tu.get(prompts, "validate", default=False):
+            tu.assign_non_tensor_data(prompts, VALIDATION_AUTHORS, self.validation_authors)
+        super().generate_sequences(prompts)

@@ -1,0 +1,96 @@
+"""Which checkpoint is best: pass@k macro-averaged over benchmarks, from the verdicts of one validation."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The verdicts on one validation problem.
+
+    Attributes:
+        source: data source of the problem.
+        right: right responses.
+        judged: responses with a verdict; one that could not be judged counts as neither right nor wrong.
+    """
+
+    source: str
+    right: int
+    judged: int
+
+
+def problems(
+    sources: Sequence[str],
+    uids: Sequence[str],
+    accuracies: Sequence[float | None],
+    skipped: Sequence[float | None] | None = None,
+    expected: Mapping[tuple[str, str], int] | None = None,
+) -> list[Problem]:
+    """Group a validation's responses by problem.
+
+    Args:
+        sources, uids, accuracies: one entry per response; an accuracy of at least 0.5 is right, None was not judged.
+        skipped: 1 where the judge, not the response, was at fault.
+        expected: (source, uid) -> responses asked for; those that never arrived count as wrong, as in verl's metrics.
+    """
+    counts: dict[tuple[str, str], list[int]] = {key: [0, 0, 0] for key in expected or {}}
+    for position, key in enumerate(zip(map(str, sources), map(str, uids), strict=True)):
+        right, judged, arrived = counts.setdefault(key, [0, 0, 0])
+        accuracy = accuracies[position]
+        readable = accuracy is not None and not (skipped is not None and skipped[position])
+        counts[key] = [right + (readable and accuracy >= 0.5), judged + readable, arrived + 1]
+    return [
+        Problem(source, right, judged + max((expected or {}).get((source, uid), arrived) - arrived, 0))
+        for (source, uid), (right, judged, arrived) in counts.items()
+    ]
+
+
+def pass_at_k(judged: int, right: int, k: int) -> float:
+    """Unbiased pass@k of one problem: 1 - C(judged - right, k) / C(judged, k).
+
+    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
+
+    Raises:
+        ValueError: unless 0 <= right <= judged and 1 <= k <= judged.
+    """
+    if not (0 <= right <= judged and 1 <= k <= judged):
+        raise ValueError(f"pass@{k} of {right} right responses out of {judged} is undefined")
+    return 1.0 - comb(judged - right, k) / comb(judged, k)
+
+
+def macro_pass_at_k(
+    verdicts: Iterable[Problem], k: int, benchmarks: Mapping[str, Sequence[str]] | None = None
+) -> tuple[float, dict[str, float], int]:
+    """The mean over benchmarks of the mean pass@k over their problems.
+
+    Args:
+        verdicts: the problems of a validation.
+        k: responses drawn.
+        benchmarks: name -> the data sources pooled under it; None takes each data source by itself.
+
+    Returns:
+        The macro average, each benchmark's pass@k, and how many problems had fewer than k judged responses and were
+        left out.
+
+    Raises:
+        ValueError: a data source outside every benchmark, or a benchmark without a problem that k responses judge.
+    """
+    pooled = {source: name for name, group in (benchmarks or {}).items() for source in group}
+    values: dict[str, list[float]] = {name: [] for name in benchmarks or {}}
+    left_out = 0
+    for problem in verdicts:
+        if benchmarks is not None and problem.source not in pooled:
+            raise ValueError(
+                f"validation data source {problem.source!r} belongs to no benchmark; known are {', '.join(pooled)}"
+            )
+        group = values.setdefault(pooled.get(problem.source, problem.source), [])
+        if problem.judged < k:
+            left_out += 1
+        else:
+            group.append(pass_at_k(problem.judged, problem.right, k))
+    empty = [name for name, found in values.items() if not found]
+    if empty or not values:
+        raise ValueError(f"no problem with {k} judged responses in {', '.join(empty) or 'the validation'}")
+    means = {name: sum(found) / len(found) for name, found in values.items()}
+    return sum(means.values()) / len(means), means, left_out

@@ -1,0 +1,141 @@
+"""The V1 trainer of the recipe: refuses faulty authorship, logs who wrote, keeps the best checkpoint.
+
+Registered as `tandem`. The update is verl's own GRPO: the response mask, which is the authorship mask, gates loss,
+normaliser and advantages. The baselines run on the same trainer with an ordinary engine, so that their checkpoints are
+chosen by the same measure.
+"""
+
+import logging
+from pathlib import Path
+
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+
+from recipes.common.grouped_trainer import GroupedTrainer
+from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
+from recipes.tandem.authorship import Authorship, AuthorshipError
+from recipes.tandem.best_checkpoint import keep_best
+from recipes.tandem.engine_settings import SECTION, tandem_config
+from recipes.tandem.options import TandemOptions
+from recipes.tandem.selection import macro_pass_at_k, problems
+from vllm_patches.tandem.schedule import STRATEGIES
+
+logger = logging.getLogger(__name__)
+
+ROLLOUT = "tandem_vllm"
+PASS_METRIC = "val-core/macro/pass@{}"
+
+
+class TandemTrainer(GroupedTrainer):
+    """`GroupedTrainer` that stops on a response whose author is in doubt."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.options = TandemOptions.from_mapping(OmegaConf.to_container(config.algorithm.tandem, resolve=True))
+        rollout = config.actor_rollout_ref.rollout
+        self.tandem = None
+        if rollout.name == ROLLOUT:
+            self.tandem = tandem_config(OmegaConf.to_container(rollout.engine_kwargs.vllm[SECTION], resolve=True))
+        self.senior_share = 1.0
+
+    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        if self.tandem is not None:
+            metrics.update(self.check_authorship(batch))
+        return super().settle_groups(batch, metrics)
+
+    def check_authorship(self, batch: KVBatchMeta) -> dict[str, float]:
+        """The step's authorship as metrics.
+
+        Raises:
+            AuthorshipError: a response without a verified mask, or coins that fell on the senior implausibly often.
+        """
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        total = Authorship()
+        for entry in data["extra_fields"]:
+            fields = getattr(entry, "data", entry) or {}
+            require_no_fault((fields.get("reward_extra_info") or {}).get(FAULT))
+            if not isinstance(fields.get(COUNTS), Authorship):
+                raise AuthorshipError("a response came without verified authorship: is its agent loop `tandem`?")
+            total += fields[COUNTS]
+        if STRATEGIES[self.tandem.selection_strategy].start is None:
+            self._require_plausible(total)
+        self.senior_share = total.senior_tokens / total.tokens if total.tokens else 1.0
+        return total.metrics()
+
+    def _require_plausible(self, total: Authorship) -> None:
+        deviation = total.deviation(self.tandem.prob_senior)
+        if deviation > self.options.plausible_sd:
+            raise AuthorshipError(
+                f"{total.senior_redraws} of {total.redraws} redraws fell on the senior, {deviation:.1f} standard "
+                f"deviations from prob_senior={self.tandem.prob_senior} (algorithm.tandem.plausible_sd is "
+                f"{self.options.plausible_sd}): are the dataset's extra_info.index values distinct?"
+            )
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = super()._compute_advantage(batch, metrics)
+        if self.tandem is not None and self.options.normaliser == "response":
+            # The clipped surrogate is linear in the advantage: senior tokens / response tokens turns one mean into the
+            # other.
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
+            rows = [row * self.senior_share for row in data["advantages"].unbind()]
+            fields = TensorDict(
+                {"advantages": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, batch_size=len(rows)
+            )
+            batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        return batch
+
+    def _validate(self) -> dict[str, float]:
+        if self.tandem is None or self.options.validation == SOLO:
+            metrics = self._validate_by(SOLO)
+        elif self.options.validation == JOINT:
+            metrics = self._validate_by(JOINT)
+        else:
+            metrics = self._validate_by(SOLO) | self._validate_jointly_beside()
+        if self.options.keep_best:
+            metric = PASS_METRIC.format(self.options.pass_k)
+            directory = Path(self.config.trainer.default_local_dir)
+            if keep_best(directory, self.global_steps, metric, metrics[metric]):
+                logger.warning("global_step_%d is the best so far: %s %.4f", self.global_steps, metric, metrics[metric])
+        return metrics
+
+    def _validate_by(self, authors: str) -> dict[str, float]:
+        self.agent_loop_manager.validation_authors = authors
+        return super()._validate()
+
+    def _validate_jointly_beside(self) -> dict[str, float]:
+        """The pair's validation under `val-joint-*`, its dump in a folder of its own."""
+        folder = self.config.trainer.get("validation_data_dir", None)
+        with open_dict(self.config):
+            self.config.trainer.validation_data_dir = folder and f"{folder}/joint"
+            try:
+                metrics = self._validate_by(JOINT)
+            finally:
+                self.config.trainer.validation_data_dir = folder
+        return {f"val-joint-{key.removeprefix('val-')}": value for key, value in metrics.items()}
+
+    def _val_metrics_update(
+        self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, expected_acc_counts=None
+    ) -> dict[str, float]:
+        for fault in reward_extra_infos_dict.pop(FAULT, ()):
+            require_no_fault(fault)
+        metrics = super()._val_metrics_update(
+            data_sources, sample_uids, reward_extra_infos_dict, sample_turns, expected_acc_counts=expected_acc_counts
+        )
+        accuracies = reward_extra_infos_dict.get("acc") or reward_extra_infos_dict["reward"]
+        verdicts = problems(
+            data_sources, sample_uids, accuracies, reward_extra_infos_dict.get("skipped"), expected_acc_counts
+        )
+        macro, each, left_out = macro_pass_at_k(verdicts, self.options.pass_k, self.options.benchmarks)
+        metrics[PASS_METRIC.format(self.options.pass_k)] = macro
+        metrics |= {f"val-core/{name}/pass@{self.options.pass_k}": value for name, value in each.items()}
+        metrics["val-aux/macro/problems_left_out"] = left_out
+        return metrics
+
+
+def require_no_fault(fault: str | None) -> None:
+    """Raise AuthorshipError for a fault that an agent loop reported."""
+    if fault:
+        raise AuthorshipError(f"{fault}; the run stops, since it would train on the junior's tokens")
