@@ -163,12 +163,12 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
             resume.restore_metrics(metrics)
         return 0
 
+    if address is not None:
+        cluster.check_cluster(config, address)
     run = leftovers.begin_run()
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address)
-    if address is not None:
-        cluster.check_cluster(config, address)
     watchdog = Watchdog(run)
     watchdog.start()
     try:

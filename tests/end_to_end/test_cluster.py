@@ -1,0 +1,51 @@
+"""Two data-parallel ranks with two rollout replicas, and a cluster that was running before."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+def test_two_ranks_two_replicas(start, small):
+    run = start(
+        "recipes.sppo.main", *small, "preset=grpo", "trainer.n_gpus_per_node=2", "trainer.total_training_steps=2"
+    )
+    run.wait_for_step(1, 900)
+    engines = [process for process in run.descendants() if "VLLM::EngineCore" in " ".join(process.cmdline())]
+    assert len(engines) == 2
+    assert run.wait(300) == 0, run.log[-6000:]
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2]
+    assert all(step["training/rollout_probs_diff_mean"] < 1e-5 for step in metrics.values())
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A cluster of one node with one logical device, as ``ray start`` makes it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
+    command = [RAY, "start", "--head", "--port=6397", "--num-cpus=8", "--num-gpus=1", "--include-dashboard=false"]
+    command += ["--disable-usage-stats", f"--temp-dir={tmp_path}/ray", "--object-store-memory=300000000"]
+    subprocess.run(command, check=True, env=environment, timeout=120, stdout=subprocess.DEVNULL)
+    yield "127.0.0.1:6397"
+    subprocess.run([RAY, "stop", "--force"], env=environment, timeout=120, stdout=subprocess.DEVNULL)
+
+
+def test_joining_a_cluster(start, small, cluster):
+    arguments = [*small, "preset=grpo", "trainer.device=cpu", "trainer.total_training_steps=1"]
+    run = start("recipes.sppo.main", *arguments, environment={"RAY_ADDRESS": cluster})
+    assert run.wait(900) == 0, run.log[-6000:]
+    assert sorted(run.metrics()) == [1]
+    asked = start("recipes.sppo.main", *arguments, "trainer.n_gpus_per_node=2", environment={"RAY_ADDRESS": cluster})
+    assert asked.wait(300) == 2
+    assert "offers 1 devices and the run wants 2" in asked.log
+
+
+def test_an_address_nobody_answers_is_refused(start, small):
+    run = start("recipes.sppo.main", *small, environment={"RAY_ADDRESS": "127.0.0.1:1"})
+    assert run.wait(300) == 2
+    assert "no Ray cluster answers at 127.0.0.1:1" in run.log
