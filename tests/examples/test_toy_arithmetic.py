@@ -80,3 +80,13 @@ def test_every_format_keeps_the_contract(name):
 def test_unknown_format_is_named_with_those_there_are():
     with pytest.raises(ValueError, match="unknown toy format 'poetry'.*arithmetic"):
         load_format("poetry")
+
+
+@pytest.mark.parametrize(
+    ("response", "truth"), [(r"so \boxed{19}", "19"), (r"\boxed{18} no, \boxed{19}", "19"), (r"\boxed{18}", "19")]
+)
+def test_grade_agrees_with_the_reward_that_recipes_use(response, truth):
+    from reward_fns.math import compute_score
+
+    score = compute_score(data_source=arithmetic.DATA_SOURCE, solution_str=response, ground_truth=truth, extra_info={})
+    assert (score["score"] == 1.0) is arithmetic.grade(response, truth)

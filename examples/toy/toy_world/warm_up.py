@@ -104,7 +104,7 @@ def warm_up(
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, update / RAMP_UPDATES)
         optimizer.zero_grad()
-        _loss(model, rng.sample(tokens, BATCH_SIZE), tokenizer.pad_token_id).backward()
+        _loss(model, rng.sample(tokens, min(BATCH_SIZE, len(tokens))), tokenizer.pad_token_id).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if update % UPDATES_BETWEEN_CHECKS:
