@@ -52,7 +52,9 @@ MARK = "\x02"
 
 
 def normal_form(answer: str) -> str:
-    r"""One spelling of an answer: no layout commands, `\frac{a}{b}`, `\text` in any font marked, no wrapping `$`, no full stop."""
+    r"""One spelling of an answer: no layout commands, `\frac{a}{b}`, `\text` in any font marked, no wrapping `$`, no
+    full stop.
+    """
     text = _unwrap(answer.replace(MARK, " ").strip())
     text = text.replace(r"\!", "").replace("{,}", ",").replace(r"\$", "$").replace(r"\%", "%").replace(r"\#", "#")
     text = text.replace(r"\lbrack", "[").replace(r"\rbrack", "]")
@@ -191,10 +193,13 @@ _BARE_TAIL = re.compile(
     r"(?P<gap>\s*)(?P<unit>(?:[A-Za-z]+|[€£¢%])(?:\s*\^\s*\d)?(?:\s*/\s*[A-Za-z]+(?:\s*\^\s*\d)?)?(?: [A-Za-z]+){0,2})$"
 )
 _NOT_UNITS = frozenset(
-    "or and not is are no wrong maybe either about but false incorrect than if mod minus plus times over to half twice one two three "
-    "four five six seven eight nine ten dozen hundred thousand million billion trillion base choose factorial squared cubed".split()
+    "or and not is are no wrong maybe either about but false incorrect than if mod minus plus times over to half "
+    "twice one two three four five six seven eight nine ten dozen hundred thousand million billion trillion base choose "
+    "factorial squared cubed".split()
 )
-_UNIT_NAME = re.compile(r"[A-Za-z$€£¢%][A-Za-z\s.$€£¢%()'\-]*(?:\s*(?:\^\s*\{?\s*-?\d\s*\}?|(?:\\cdot|[/*])\s*[A-Za-z][A-Za-z\s.]*))*")
+_UNIT_NAME = re.compile(
+    r"[A-Za-z$€£¢%][A-Za-z\s.$€£¢%()'\-]*(?:\s*(?:\^\s*\{?\s*-?\d\s*\}?|(?:\\cdot|[/*])\s*[A-Za-z][A-Za-z\s.]*))*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,9 @@ class Quantity:
 
 
 def split_unit(text: str) -> Quantity:
-    """Set apart a unit at the end, or a currency sign in front. A word that is no unit is dropped as a noun only after a number."""
+    """Set apart a unit at the end, or a currency sign in front. A word that is no unit is dropped as a noun only
+    after a number.
+    """
     currency = _CURRENCY.match(text)
     if currency:
         inner = split_unit(currency[1] + text[currency.end() :])
@@ -241,7 +248,9 @@ def _quantity(text: str, end: int, unit: str) -> Quantity:
 
 
 def canonical_unit(name: str) -> str:
-    """`square centimeters`, `cm^{2}` and `sq cm` are all `cm^2`; a word that is no unit of measure is only folded in case."""
+    """`square centimeters`, `cm^{2}` and `sq cm` are all `cm^2`; a word that is no unit of measure is only folded in
+    case.
+    """
     name = re.sub(r"[{}.]|\\cdot", " ", name).replace(" per ", "/").strip()
     match = re.match(r"(?i)(square|sq|cubic|cu)\s+(.+)$", name)
     if match:

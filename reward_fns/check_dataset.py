@@ -1,6 +1,7 @@
 """`python -m reward_fns.check_dataset data.parquet`: whether every gold answer scores 1.0 against itself.
 
-A gold answer that does not parse, or does not equal itself, would be a Skip for each of its responses; better to know before training.
+A gold answer that does not parse, or does not equal itself, would be a Skip for each of its responses; better to
+know before training.
 Exits with 1 when there are offenders, with 2 when the file cannot be read.
 """
 

@@ -1,7 +1,9 @@
 r"""Whether two answer texts are the same answer, by the strict rule for training.
 
-Text, units, plain numbers and structure are decided here, exactly and in microseconds. What is left, formulas, goes to an `algebra`
-function: in a worker that is math-verify (`reward_fns.algebra`); in the caller's process it is `refuse_algebra`, so that both
+Text, units, plain numbers and structure are decided here, exactly and in microseconds. What is left, formulas,
+goes to an `algebra`
+function: in a worker that is math-verify (`reward_fns.algebra`); in the caller's process it is `refuse_algebra`,
+    so that both
 run one and the same rule and the short cut cannot disagree.
 """
 

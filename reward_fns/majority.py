@@ -1,8 +1,9 @@
 r"""Majority vote over the responses to one prompt: each answer is read once, and only distinct answers are compared.
 
 `convention="default"` reads an answer from each response by the rules of `reward_fns.extract` and compares by those of
-`reward_fns.equivalence`. `convention="reference"` is the rule of SeRL (Fang et al. 2025, reward_utils/math_verify_maj_reward.py): the
-pairwise matrix over the texts as given, the winner's row, the earliest maximum.
+`reward_fns.equivalence`. `convention="reference"` is the rule of SeRL (Fang et al. 2025,
+reward_utils/math_verify_maj_reward.py): the pairwise matrix over the texts as given, the winner's row, the
+earliest maximum.
 """
 
 import math
@@ -56,7 +57,8 @@ class Vote:
         return self.winner is not None
 
     def results(self) -> list[Score | Skip]:
-        """A Score for each response, or a Skip for each of them when nothing won: without a label there is no reward."""
+        """A Score for each response, or a Skip for each of them when nothing won: without a label there is no
+        reward."""
         if not self.decided:
             return [Skip(f"vote_{self.reason}", answer) for answer in self.answers]
         return [
@@ -77,9 +79,12 @@ def majority_vote(
 ) -> Vote:
     """Vote over the responses of one group, of any size.
 
-    Default convention: an answer is the last closed box, else what follows "the answer is", else a response that is nothing but an answer;
-    everything else abstains, and so does an answer that cannot be parsed or checked within the time limit. Equal answers are
-    one class (closed transitively, so the outcome does not depend on the order). The largest class wins; fewer than `min_answers`
+    Default convention: an answer is the last closed box, else what follows "the answer is", else a response that
+    is nothing but an answer;
+    everything else abstains, and so does an answer that cannot be parsed or checked within the time limit. Equal
+    answers are
+    one class (closed transitively, so the outcome does not depend on the order). The largest class wins; fewer
+    than `min_answers`
     answers, or a tie for the largest, decide nothing.
 
     Args:
@@ -258,7 +263,9 @@ def _reference_vote(texts: list[str], pool: Pool) -> Vote:
 
 
 def _reference_matrix(texts: list[str], pool: Pool) -> list[list[bool]]:
-    """Pairwise equality; a text that cannot be checked within the limit equals itself alone, as under the original's time-outs."""
+    """Pairwise equality; a text that cannot be checked within the limit equals itself alone, as under the original's
+    time-outs.
+    """
     distinct = list(dict.fromkeys(texts))
     task = "reward_fns.algebra:reference_matrix"
     outcome = pool.run(task, distinct, time_limit=REFERENCE_TIME_LIMIT)
@@ -278,7 +285,8 @@ def _reference_matrix(texts: list[str], pool: Pool) -> list[list[bool]]:
 
 
 class CollapseAlarm:
-    """Watches votes for signs that the policy agrees with itself instead of solving: near-total agreement, or one answer to everything.
+    """Watches votes for signs that the policy agrees with itself instead of solving: near-total agreement, or one
+    answer to everything.
 
     Args:
         window: number of votes looked at; no alarm before it is full.

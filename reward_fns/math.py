@@ -1,7 +1,9 @@
 r"""Score an answer in mathematics: the function to name in a verl job, its batch and async forms.
 
-`strict`, the default, is meant for training: the answer is what stands in the last closed `\boxed{}` after the thinking, and it is
-compared by the written policy of README.md. `lenient` is meant for evaluation: math-verify with its defaults on the whole response.
+`strict`, the default, is meant for training: the answer is what stands in the last closed `\boxed{}` after the
+thinking, and it is
+compared by the written policy of README.md. `lenient` is meant for evaluation: math-verify with its defaults on
+the whole response.
 Either way nothing can hang: formulas are compared in worker processes with a time and a memory limit.
 """
 
@@ -37,7 +39,8 @@ class MathOptions:
         memory_limit: bytes by which a worker may grow.
         workers: worker processes of this process; None: REWARD_FNS_WORKERS, else 2.
         on_skip: in `compute_score`, `mark` returns a zero marked by `status` and `skipped`; `raise` raises SkipError.
-        skip_share: in `compute_score`, the share of the last 256 samples that may be skipped before BudgetSpent is raised.
+        skip_share: in `compute_score`, the share of the last 256 samples that may be skipped before BudgetSpent
+            is raised.
 
     Raises:
         OptionError: a value that is not among those.
@@ -102,7 +105,9 @@ class _Pending:
 
 
 class _GoldMemory:
-    """What workers have said about gold answers: a group asks of one gold answer many times. Bounded; safe under threads."""
+    """What workers have said about gold answers: a group asks of one gold answer many times. Bounded; safe under
+    threads.
+    """
 
     def __init__(self, size: int = 8192):
         self._size = size

@@ -1,10 +1,12 @@
 """Answers that are a letter: exactly one must be named, so that hedging between options never pays.
 
-`finish_letter` is the rule of LPR (Jiao et al. 2024, data/general.py after its "fix_hack"); `mmlu_pro_letter` the three-stage extraction
+`finish_letter` is the rule of LPR (Jiao et al. 2024, data/general.py after its "fix_hack"); `mmlu_pro_letter` the
+three-stage extraction
 of MMLU-Pro (evaluate_from_local.py), without its random guess.
 """
 
 import re
+from collections import deque
 from typing import Any, Literal
 
 from reward_fns.errors import OptionError
@@ -39,7 +41,8 @@ def finish_letter(response: str, letters: str = "ABCD") -> tuple[str, str]:
 def mmlu_pro_letter(response: str) -> tuple[str, str]:
     """The letter A to J that MMLU-Pro's evaluation reads.
 
-    First "answer is (X)"; else, on the first line that has one, the last "Answer: X"; else the last letter that stands alone.
+    First "answer is (X)"; else, on the first line that has one, the last "Answer: X"; else the last letter that
+    stands alone.
     """
     if match := _MMLU_ANSWER_IS.search(response):
         return match[1], ""
@@ -51,16 +54,16 @@ def mmlu_pro_letter(response: str) -> tuple[str, str]:
                 break
             match = later
         return match[1], ""
-    last = None
-    for last in _MMLU_LAST.finditer(response):
-        pass
-    return (last[0], "") if last else ("", "missing")
+    alone = deque(_MMLU_LAST.finditer(response), maxlen=1)
+    return (alone[0][0], "") if alone else ("", "missing")
 
 
 def strict_letter(response: str, letters: str = "ABCDEFGHIJ", answer_scope: str = "final") -> tuple[str, str]:
-    r"""The one letter of the last answer given, as `Finish[...]`, `\boxed{}` or "the answer is (X)"; a box comes before phrases.
+    r"""The one letter of the last answer given, as `Finish[...]`, `\boxed{}` or "the answer is (X)"; a box comes
+    before phrases.
 
-    Only what stands inside the brackets, in the box, or in the first sentence after the phrase counts, and it must name exactly one option
+    Only what stands inside the brackets, in the box, or in the first sentence after the phrase counts, and it
+    must name exactly one option
     (the same one twice is one).
 
     Returns:
@@ -148,7 +151,9 @@ def score(
 def compute_score(
     data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any = None, **kwargs: Any
 ) -> dict[str, float | str]:
-    """`score` in the signature of a verl reward function; `style`, `letters` and `answer_scope` come as reward_kwargs."""
+    """`score` in the signature of a verl reward function; `style`, `letters` and `answer_scope` come as
+    reward_kwargs.
+    """
     options = {key: kwargs[key] for key in ("style", "letters", "answer_scope") if key in kwargs}
     unknown = set(kwargs) - set(options) - {"reward_router_address", "reward_model_tokenizer", "reward_model_name"}
     if unknown:

@@ -1,6 +1,8 @@
-r"""Plain numbers in answers, read exactly: the written policy on percent, decimal comma, thousands and scientific notation.
+r"""Plain numbers in answers, read exactly: the written policy on percent, decimal comma, thousands and scientific
+notation.
 
-A number is read as a fraction of integers, never as a float, so that 0.1 and 0.1000001 differ and 1/2^99 is not 0. The policy is
+A number is read as a fraction of integers, never as a float, so that 0.1 and 0.1000001 differ and 1/2^99 is not
+0. The policy is
 tabulated in README.md, "How numbers are read".
 """
 
@@ -10,7 +12,9 @@ from fractions import Fraction
 
 MAX_EXPONENT = 400
 MIN_ROUNDED_DECIMALS = 6
-"""A decimal with at least this many places equals a non-terminating value that rounds to it: 0.333333 is 1/3, 0.333 is not."""
+"""A decimal with at least this many places equals a non-terminating value that rounds to it: 0.333333 is 1/3, 0.333
+is not.
+"""
 
 _GROUPED = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:(?:{_GROUPED})(?:\.\d+)?|\.\d+)"

@@ -1,7 +1,9 @@
 """Run untrusted work in processes that can be killed: a wall-clock and a memory limit for each task.
 
-A pool belongs to the process that uses it. It may be called from any number of threads and event loops; after a fork the
-child starts a pool of its own at first use; nothing outlives the parent, even one killed by SIGKILL. A worker that dies costs its own
+A pool belongs to the process that uses it. It may be called from any number of threads and event loops; after a
+fork the
+child starts a pool of its own at first use; nothing outlives the parent, even one killed by SIGKILL. A worker
+that dies costs its own
 task only. Why not a ready-made pool: README.md, "The pool".
 """
 
@@ -411,7 +413,8 @@ def shared_pool(workers: int | None = None, memory_limit: int = 1 << 30) -> Pool
     """The pool of this process with these limits, made at first need.
 
     Args:
-        workers: default: the environment variable REWARD_FNS_WORKERS, else 2 (verl runs several reward workers per node, and
+        workers: default: the environment variable REWARD_FNS_WORKERS, else 2 (verl runs several reward workers
+            per node, and
             each has a pool of its own).
     """
     if workers is None:

@@ -1,6 +1,8 @@
-r"""The outer structure of an answer: a single expression, a list, a set, a bracketed tuple or interval, a union, a matrix.
+r"""The outer structure of an answer: a single expression, a list, a set, a bracketed tuple or interval, a union,
+a matrix.
 
-Structure is compared here and never by the algebra behind it, which takes a subset of a list for the list and `n=2,3,4` for
+Structure is compared here and never by the algebra behind it, which takes a subset of a list for the list and
+`n=2,3,4` for
 `n=1,2,3`. Works on `reward_fns.answer.normal_form`.
 """
 
@@ -87,14 +89,8 @@ def _closes_at_end(text: str) -> bool:
     """Whether the bracket that opens `text` is closed by its last character and not before."""
     opened = 2 if text.startswith("\\{") else 1
     end = len(text) - (2 if text.endswith("\\}") else 1)
-    return all(depth >= 0 for _, depth in depths(text[opened:end])) and _final_depth(text[opened:end]) == 0
-
-
-def _final_depth(text: str) -> int:
-    depth = 0
-    for _, depth in depths(text):
-        pass
-    return depth
+    within = [depth for _, depth in depths(text[opened:end])]
+    return min(within, default=0) >= 0 and within[-1:] in ([], [0])
 
 
 def depths(text: str):

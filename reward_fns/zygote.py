@@ -1,7 +1,8 @@
 """The child side of `reward_fns.pool`: a warm process that forks workers, and the loop that a worker runs.
 
 Started as `python -P -m reward_fns.zygote <fd> <parent pid> <module> ...`. It imports the named modules once, so that a
-replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one thread, which is what
+replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one
+thread, which is what
 makes the fork safe whatever threads, event loops or Ray actors live in the parent.
 """
 
@@ -106,7 +107,8 @@ def work(connection: socket.socket, memory_limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (base + memory_limit, resource.RLIM_INFINITY))
     while (request := receive(connection)) is not None:
         reply, retire = answer(request)
-        # A cache that grew must not eat the allowance of the next sample, which would then fail for its neighbour's sake.
+        # A cache that grew must not eat the allowance of the next sample, which would then fail for its neighbour's
+        # sake.
         retire = retire or _address_space() - base > memory_limit // 2
         connection.sendall(HEADER.pack(len(reply)) + (b"\1" if retire else b"\0") + reply)
         if retire:
@@ -140,7 +142,8 @@ def serve(control: socket.socket, parent: int) -> None:
     """Fork and reap workers on request until the parent is gone."""
     zygote = os.getpid()
     while True:
-        # A fork of the parent may hold the other end open, so end of file alone would not tell that the parent has died.
+        # A fork of the parent may hold the other end open, so end of file alone would not tell that the parent has
+        # died.
         if not select.select([control], [], [], 1.0)[0]:
             if os.getppid() != parent:
                 return

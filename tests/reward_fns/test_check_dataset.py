@@ -14,7 +14,16 @@ from reward_fns.check_dataset import check, main
 from reward_fns.pool import Pool
 
 ROOT = Path(__file__).parents[2]
-SOUND = ["42", r"\frac{\sqrt2}{2}", r"12\pi", "(1,2)", r"\text{east}", "1,234", "x>3", r"\begin{pmatrix}1\\2\end{pmatrix}"]
+SOUND = [
+    "42",
+    r"\frac{\sqrt2}{2}",
+    r"12\pi",
+    "(1,2)",
+    r"\text{east}",
+    "1,234",
+    "x>3",
+    r"\begin{pmatrix}1\\2\end{pmatrix}",
+]
 UNSOUND = [None, "", r"\frac{1}{", "5^{5^{5^{5}}}"]
 
 

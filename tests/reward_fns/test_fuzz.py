@@ -20,9 +20,21 @@ from reward_fns.shapes import shape_of
 from reward_fns.text import clean
 
 RESPONSE_REASONS = {
-    "", "wrong", "no_box", "unclosed_box", "empty_box", "only_thinking", "equality_chain", "too_long", "too_deep", "too_many_digits",
-    "time_out", "out_of_memory", "crash", "not_text",
-}  # fmt: skip
+    "",
+    "wrong",
+    "no_box",
+    "unclosed_box",
+    "empty_box",
+    "only_thinking",
+    "equality_chain",
+    "too_long",
+    "too_deep",
+    "too_many_digits",
+    "time_out",
+    "out_of_memory",
+    "crash",
+    "not_text",
+}
 SKIP_REASONS = {"gold_missing", "gold_unparsable"}
 
 
@@ -127,7 +139,14 @@ def whole_answer(text):
 )
 def test_reading_is_fast_on_texts_made_to_be_slow(text):
     """Reading runs in the caller's process, so it must be linear in the length of the text."""
-    for read in (extract_boxed, extract_phrase, read_answer, gold_answers, lambda t: score_choice(t, "A"), whole_answer):
+    for read in (
+        extract_boxed,
+        extract_phrase,
+        read_answer,
+        gold_answers,
+        lambda t: score_choice(t, "A"),
+        whole_answer,
+    ):
         started = time.process_time()
         read(text)
         assert time.process_time() - started < 3.0, read

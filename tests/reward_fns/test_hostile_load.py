@@ -1,4 +1,5 @@
-"""Eight inputs that hang or balloon among two hundred good ones, two workers: the promise of the package in one test."""
+"""Eight inputs that hang or balloon among two hundred good ones, two workers: the promise of the package in
+one test."""
 
 import os
 import signal
@@ -63,7 +64,9 @@ def test_good_ones_are_right_in_bounded_time_and_nothing_is_left_behind(processe
     assert resident() - before < 64 << 20
     time.sleep(0.2)
     assert len(processes_of(os.getpid())) <= 4 * (WORKERS + 1), "workers are replaced, not added"
-    reasons = {result.reason for result, (response, _, _) in zip(results, rows, strict=True) if response[7:-1] in HOSTILE}
+    reasons = {
+        result.reason for result, (response, _, _) in zip(results, rows, strict=True) if response[7:-1] in HOSTILE
+    }
     assert reasons == {"time_out", "too_long"}
 
 

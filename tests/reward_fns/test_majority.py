@@ -1,4 +1,6 @@
-"""The majority vote: its defined rules, its independence of order, and the reference rule against a literal transcription of its loop."""
+"""The majority vote: its defined rules, its independence of order, and the reference rule against a literal
+transcription of its loop.
+"""
 
 import math
 import random
