@@ -6,8 +6,6 @@ import numpy as np
 
 from vllm_patches.tandem.config import CONFIG_KEY
 
-AUTHORSHIP_KEY = "tandem_authorship"
-
 
 def add_authorship_property() -> None:
     """Give ``CompletionOutput`` a read-only ``authorship_mask``: one int per token, 1 = senior, 0 = junior.

@@ -15,7 +15,8 @@ from vllm.v1.request import Request, RequestStatus
 from vllm_patches import guard
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
 from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
-from vllm_patches.tandem.frontend import AUTHORSHIP_KEY, encode_authorship
+from vllm_patches.tandem.frontend import encode_authorship
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 
 logger = init_logger(__name__)
 

@@ -31,6 +31,7 @@ class TandemWorker(StockWorker):
         check_engine(TandemConfig.from_mapping(vllm_config.additional_config.get(CONFIG_KEY, {})), vllm_config)
         super().__init__(vllm_config, *args, **kwargs)
         self._junior_on_host: HostCopy | None = None
+        self._junior_discarded = False
 
     def init_device(self) -> None:
         super().init_device()
@@ -40,18 +41,20 @@ class TandemWorker(StockWorker):
         self.model_runner.__class__ = type(f"Tandem{stock.__name__}", (TandemRunnerMixin, stock), {})
 
     def sleep(self, level: int = 1) -> None:
-        """As the stock worker's. Level 2 discards all weights and a trainer syncs only the senior again, so the junior
-        is copied to host memory first."""
+        """As the stock worker's. Level 2 discards all weights and a trainer syncs only the senior again, so the junior,
+        which never changes, is copied to host memory before the first such sleep."""
         if level == 2:
-            self._junior_on_host = HostCopy(self.model_runner.junior)
+            self._junior_discarded = True
+            if self._junior_on_host is None:
+                self._junior_on_host = HostCopy(self.model_runner.junior)
         super().sleep(level)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
         """As the stock worker's; after a level 2 sleep the junior's weights come back with the ``weights`` tag."""
         super().wake_up(tags)
-        if self._junior_on_host is not None and (tags is None or "weights" in tags):
+        if self._junior_discarded and (tags is None or "weights" in tags):
             self._junior_on_host.restore(self.model_runner.junior)
-            self._junior_on_host = None
+            self._junior_discarded = False
 
     def tandem_stats(self) -> dict:
         """What both models did since the last call; for ``collective_rpc``."""

@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 from vllm import SamplingParams  # noqa: E402
 from vllm.exceptions import VLLMValidationError  # noqa: E402
 
-from vllm_patches.tandem.frontend import AUTHORSHIP_KEY  # noqa: E402
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=["lock_step", "lazy"])
@@ -226,6 +226,28 @@ def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expect
     assert engine.outputs[0].outputs[0].finish_reason == "error"
     assert written[0].mask is None
     assert written[1] == expected[1]
+
+
+def test_the_junior_outlives_a_deep_sleep(engine, jobs, expected):
+    """The CPU backend does not sleep, so the test plays the part of the discarded memory."""
+    for _ in range(2):
+        engine.llm.collective_rpc("sleep", args=(2,))
+        with torch.no_grad():
+            for tensor in engine.runner.junior.parameters():
+                tensor.zero_()
+        engine.llm.collective_rpc("wake_up", args=(["kv_cache"],))
+        engine.llm.reset_prefix_cache()
+        assert engine.run(jobs[:6]) != expected[:6]
+        engine.llm.collective_rpc("wake_up", args=(["weights"],))
+        engine.llm.reset_prefix_cache()
+        assert engine.run(jobs[:6]) == expected[:6]
+
+
+def test_the_kv_cache_makes_room_for_both_models(engine):
+    config = engine.runner.kv_cache_config
+    floats_per_token = 2 * 32 * (3 * 2 + 2 * 4)  # keys and values, head size, layers and KV heads of both models
+    block = 16 * floats_per_token * 4
+    assert config.num_blocks * block <= 1 << 28 < (config.num_blocks + 1) * block
 
 
 def test_new_senior_weights_by_plain_names_and_the_junior_untouched(engine, jobs, reference):
