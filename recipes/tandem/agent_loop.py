@@ -4,6 +4,7 @@ A fault of the mask must stop the run. verl regenerates or drops a session that 
 session's verdict, and the trainer raises it.
 """
 
+import dataclasses
 import json
 from typing import Any
 
@@ -68,13 +69,14 @@ class TandemAgentLoop(SingleTurnAgentLoop):
         for position, author in zip(emitted, returned, strict=True):
             mask[position] = int(author)
         output.response_mask = mask
-        output.extra_fields[COUNTS] = counts
+        output.extra_fields[COUNTS] = dataclasses.asdict(counts)
 
     def _condemn(self, output: AgentLoopOutput, fault: str) -> None:
         """Nothing of this response may be trained, and the trainer must hear why."""
         if not output.response_ids:
             output.response_ids = [self.tokenizer.eos_token_id]
         output.response_mask = [0] * len(output.response_ids)
-        output.response_logprobs = None
+        if output.response_logprobs is not None:
+            output.response_logprobs = [0.0] * len(output.response_ids)
         output.reward_score = 0.0
         output.extra_fields["reward_extra_info"] = {FAULT: fault}

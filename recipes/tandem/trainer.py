@@ -57,9 +57,9 @@ class TandemTrainer(GroupedTrainer):
         for entry in data["extra_fields"]:
             fields = getattr(entry, "data", entry) or {}
             require_no_fault((fields.get("reward_extra_info") or {}).get(FAULT))
-            if not isinstance(fields.get(COUNTS), Authorship):
+            if COUNTS not in fields:
                 raise AuthorshipError("a response came without verified authorship: is its agent loop `tandem`?")
-            total += fields[COUNTS]
+            total += Authorship(**fields[COUNTS])
         if STRATEGIES[self.tandem.selection_strategy].start is None:
             self._require_plausible(total)
         self.senior_share = total.senior_tokens / total.tokens if total.tokens else 1.0

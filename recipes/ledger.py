@@ -1,0 +1,280 @@
+"""Every private or version-sensitive symbol of verl and Ray that this project subclasses, wraps, replaces or reads.
+
+:mod:`recipes.compat` holds the installed packages against these rows. To add one, print it and fill in `used_by` and
+`why`:
+
+    python -m recipes.compat verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One upstream symbol: where it is, who relies on it, what it must look like.
+
+    Attributes:
+        symbol: "module:attribute.path".
+        used_by: our file that relies on it, relative to the repository.
+        why: what breaks when upstream changes it.
+        parameters: its parameter names in order, separated by spaces; None when it is not called or overridden.
+        source: accepted digests of its code (see `digest`), for what is replaced or whose body is relied upon.
+        needs: a distribution without which the row cannot be looked at ("vllm" stands for either vLLM distribution).
+    """
+
+    symbol: str
+    used_by: str
+    why: str
+    parameters: str | None = None
+    source: tuple[str, ...] = ()
+    needs: str | None = None
+
+
+_TRAINER = "verl.trainer.ppo.v1.trainer_base"
+
+LEDGER: tuple[Symbol, ...] = (
+    Symbol(
+        "verl.trainer.ppo.core_algos:register_adv_est",
+        "recipes/plugin.py",
+        "registers our advantage estimators",
+        parameters="name_or_enum",
+    ),
+    Symbol(
+        "verl.trainer.ppo.core_algos:register_policy_loss",
+        "recipes/plugin.py",
+        "registers our policy losses",
+        parameters="name",
+    ),
+    Symbol(f"{_TRAINER}:register_trainer", "recipes/plugin.py", "registers our trainers", parameters="name"),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:_agent_loop_registry",
+        "recipes/plugin.py",
+        "holds our agent loops by dotted name, so that no recipe is imported early",
+    ),
+    Symbol(
+        "verl.experimental.reward_loop.reward_manager.registry:register",
+        "recipes/plugin.py",
+        "registers our reward manager",
+        parameters="name",
+    ),
+    Symbol(
+        "verl.workers.rollout.replica:RolloutReplicaRegistry.register",
+        "recipes/plugin.py",
+        "registers our rollout replica by a lazy loader",
+        parameters="name loader",
+    ),
+    Symbol(
+        "verl.plugin.platform.platform_manager:PlatformRegistry.register",
+        "recipes/plugin.py",
+        "registers the CPU platform",
+        parameters="platform",
+    ),
+    Symbol(
+        "verl.utils.distributed:initialize_global_process_group_ray",
+        "recipes/platforms/cpu_patches.py",
+        "wrapped: the process group of a CPU run has one backend",
+        parameters="timeout_second backend",
+        source=("97e4987875d8f49c",),
+    ),
+    Symbol(
+        "verl.utils.model:load_valuehead_model",
+        "recipes/platforms/cpu_patches.py",
+        "replaced: a critic loads with the attention implementation its config names",
+        parameters="local_path torch_dtype model_config trust_remote_code",
+        source=("0ab37ac4baa8bb5e",),
+    ),
+    Symbol(
+        "verl.workers.engine.fsdp.transformer_impl:CPUOffloadPolicy",
+        "recipes/platforms/cpu_patches.py",
+        "replaced: offloading on a CPU does not pin memory",
+    ),
+    Symbol(
+        "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender._init_socket",
+        "recipes/weight_sync.py",
+        "wrapped: an acknowledgement that does not come is an error, not a hang",
+        parameters="self",
+        source=("eb5e7227f7a2be8c",),
+        needs="vllm",
+    ),
+    Symbol(
+        "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender.async_send_weights",
+        "recipes/weight_sync.py",
+        "wrapped: turns the timed-out acknowledgement into a sentence",
+        parameters="self weights",
+        source=("777f562a51d611b4",),
+        needs="vllm",
+    ),
+    Symbol(
+        "verl.trainer.main_ppo:run_ppo",
+        "recipes/launch.py",
+        "starts Ray and the task runner; reads ray_kwargs.ray_init from the config",
+        parameters="config task_runner_class",
+        source=("7d90ac1cec5999ae",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._step_once",
+        "recipes/serl/trainer.py",
+        "overridden: the order of a step's stages is rebuilt around several rounds",
+        parameters="self metrics timing_raw sample_batch_size",
+        source=("7068730b888e6869",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._balance_batch",
+        "recipes/common/grouped_trainer.py",
+        "overridden: it is the first stage after sampling and rewards",
+        parameters="self batch metrics logging_prefix keep_minibatch",
+        source=("529d625a161c996e",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_old_log_prob",
+        "recipes/serl/trainer.py",
+        "called for each round of a step",
+        parameters="self batch metrics",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_ref_log_prob",
+        "recipes/serl/trainer.py",
+        "called for each round of a step",
+        parameters="self batch metrics",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_advantage",
+        "recipes/step_ppo/trainer.py",
+        "overridden: leaves returns = raw advantages + values, from which ours are rebuilt",
+        parameters="self batch metrics",
+        source=("5899ae8ea39ad1e8",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._update_actor",
+        "recipes/pasodoble/trainer.py",
+        "called once for each role",
+        parameters="self batch metrics",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._submit_batch_to_rollout",
+        "recipes/serl/trainer.py",
+        "called with prompts the recipe wrote itself",
+        parameters="self batch",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._save_checkpoint",
+        "recipes/serl/trainer.py",
+        "surrounded: recipe state is written before the tracker",
+        parameters="self",
+        source=("40be7b751cd74a98",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._load_checkpoint",
+        "recipes/serl/trainer.py",
+        "surrounded: recipe state is restored after the weights",
+        parameters="self",
+        source=("fc963d11da9dc04d",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._get_required_batch_multiple",
+        "recipes/pasodoble/trainer.py",
+        "read for the size of padded batches",
+        parameters="self dp_size",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._init_dataloader",
+        "recipes/serl/trainer.py",
+        "surrounded: the schedule horizon follows the recipe's",
+        parameters="self",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._init_resource_pool_mgr",
+        "recipes/pasodoble/trainer.py",
+        "surrounded: a pool for the second role",
+        parameters="self",
+        source=("8f579946ba2432c8",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._setup",
+        "recipes/pasodoble/trainer.py",
+        "surrounded: the second role's workers are built after the first's",
+        parameters="self",
+        source=("fa42ba9884089568",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._compute_metrics",
+        "recipes/pasodoble/trainer.py",
+        "surrounded: metrics of the second role",
+        parameters="self batch metrics timing_raw global_steps epoch",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer.prepare_step",
+        "recipes/serl/trainer.py",
+        "overridden: prompts come from the recipe, not from the dataloader",
+        parameters="self",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer.get_llm_client",
+        "recipes/serl/generation.py",
+        "called: the recipe asks the running rollout servers itself",
+        parameters="self",
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.sample",
+        "recipes/serl/trainer.py",
+        "called for each round",
+        parameters="self global_steps partition_id batch_size",
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._sampleable_terminal_keys",
+        "recipes/pasodoble/replay_buffer.py",
+        "overridden: each role takes its own groups",
+        parameters="self partition_id eviction_reasons",
+        source=("8382931f2b4fe347",),
+    ),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopBase.ct_build_initial_tokens",
+        "recipes/serl/raw_prompt_agent.py",
+        "called or overridden: prompts without, or with an opened, chat template",
+        parameters="self messages tools images videos audios mm_inputs_out",
+    ),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopBase._cap_text_prompt_length",
+        "recipes/step_ppo/agent_loop.py",
+        "called: bounds a prompt as verl's own loop does",
+        parameters="self prompt_ids",
+    ),
+    Symbol(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopOutput.as_dict",
+        "recipes/step_ppo/agent_loop.py",
+        "overridden: rm_scores hold a reward at each step end",
+        parameters="self",
+        source=("6a4f273ed8b709e0",),
+    ),
+    Symbol(
+        "verl.experimental.reward_loop.reward_manager.base:RewardManagerBase.__init__",
+        "recipes/common/reward_manager.py",
+        "called by our managers",
+        parameters="self config tokenizer compute_score",
+    ),
+    Symbol(
+        "verl.trainer.ppo.padding_utils:upsample_batch_to_divisible_size",
+        "recipes/serl/trainer.py",
+        "relied upon: which fields of a padding row are reset",
+        parameters="batch batch_multiple eos_token_id",
+        source=("9199fa5c7de524c6",),
+    ),
+    Symbol(
+        "ray._private.services:find_bootstrap_address",
+        "recipes/cluster.py",
+        "finds the cluster that `ray start` made on this host, as ray.init would",
+        parameters="temp_dir",
+    ),
+    Symbol(
+        "ray._private.state:actors",
+        "recipes/watchdog.py",
+        "lists the dead actors of a job without Ray's dashboard",
+        parameters="actor_id job_id actor_state_name",
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__",
+        "recipes/platforms/replay_buffer.py",
+        "subclassed: takes poll_interval in seconds",
+        source=("972efa330c9b5917",),
+    ),
+)
