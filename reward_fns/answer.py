@@ -194,7 +194,8 @@ _BARE_TAIL = re.compile(
 )
 _NOT_UNITS = frozenset(
     "or and not is are no wrong maybe either about but false incorrect than if mod minus plus times over to half "
-    "twice one two three four five six seven eight nine ten dozen hundred thousand million billion trillion base choose "
+    "twice one two three four five six seven eight nine ten dozen hundred thousand million billion trillion base "
+    "choose "
     "factorial squared cubed".split()
 )
 _UNIT_NAME = re.compile(
