@@ -20,7 +20,7 @@ def value_of(result):
 @pytest.fixture(scope="module")
 def judged():
     cases = load_cases(*FAMILIES)
-    results = score_batch([case.response for case in cases], [case.gold for case in cases], time_limit=3.0)
+    results = score_batch([case.response for case in cases], [case.gold for case in cases], time_limit=6.0)
     return list(zip(cases, results, strict=True))
 
 
