@@ -1,0 +1,91 @@
+"""The portable path: two ordinary engines write one response, cut at each change of author.
+
+Who writes the next token depends only on the tokens emitted so far and on coins drawn beforehand, so the position of a
+change of author is a stopping time: the current author may be asked for a few tokens more than it will write, and the
+rest thrown away, without changing the distribution of the response. Engines that the vLLM plug-in refuses can so decode
+in tandem, at one request per chunk.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from vllm_patches.tandem.schedule import JUNIOR, SENIOR, AuthorSchedule, ScheduleParams, mix64, stream_key
+
+# Continues token ids: (token_ids, max_tokens, seed) -> the tokens it wrote, a stop token included. It must be able to
+# answer again from any prefix, so nothing of its sampling may depend on earlier requests: no penalties, no min_tokens.
+Continue = Callable[[Sequence[int], int, int], Awaitable[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class JointResponse:
+    """A response by two authors.
+
+    Attributes:
+        token_ids: the emitted tokens, a stop token included.
+        authorship_mask: one int per token, 1 = senior, 0 = junior.
+        requests: requests made of either engine.
+        discarded: tokens that were sampled and thrown away.
+    """
+
+    token_ids: list[int]
+    authorship_mask: list[int]
+    requests: int
+    discarded: int
+
+
+async def write_jointly(
+    prompt_ids: Sequence[int],
+    authors: Mapping[int, Continue],
+    params: ScheduleParams,
+    boundary_ids: Collection[int],
+    *,
+    stop_ids: Collection[int],
+    max_tokens: int,
+    chunk_tokens: int = 8,
+) -> JointResponse:
+    """Let senior and junior write a response to `prompt_ids`.
+
+    Args:
+        prompt_ids: token ids of the prompt.
+        authors: 1 (senior) and 0 (junior) -> how to let them continue.
+        params: strategy, probability and identity of the response.
+        boundary_ids: the strategy's boundary set.
+        stop_ids: tokens that end the response, whoever emits them.
+        max_tokens: most response tokens.
+        chunk_tokens: most tokens asked for at once; at the paper's settings a turn lasts about three.
+
+    Raises:
+        ValueError: `word_align='before'`, which needs both models' samples of one position; or a length below 1.
+        RuntimeError: an author answered with no token, or with more than it was asked for.
+    """
+    if params.word_align == "before":
+        raise ValueError("word_align='before' needs both models' samples at every step; it has no portable path")
+    if max_tokens < 1 or chunk_tokens < 1:
+        raise ValueError(f"max_tokens={max_tokens} and chunk_tokens={chunk_tokens} must be at least 1")
+    if authors.keys() != {SENIOR, JUNIOR}:
+        raise ValueError(f"authors are {sorted(authors)}; expected {SENIOR} (senior) and {JUNIOR} (junior)")
+    schedule = AuthorSchedule(params, boundary_ids)
+    stops = frozenset(stop_ids)
+    tokens: list[int] = []
+    mask: list[int] = []
+    requests = discarded = 0
+    while len(tokens) < max_tokens and not (tokens and tokens[-1] in stops):
+        author, wanted = schedule.author, min(chunk_tokens, max_tokens - len(tokens))
+        chunk = await authors[author]([*prompt_ids, *tokens], wanted, chunk_seed(params, len(tokens)))
+        if not 1 <= len(chunk) <= wanted:
+            raise RuntimeError(f"author {author} wrote {len(chunk)} tokens where between 1 and {wanted} were asked for")
+        requests += 1
+        before = len(tokens)
+        for token in chunk:
+            tokens.append(int(token))
+            mask.append(author)
+            schedule.advance(int(token))
+            if schedule.author != author or token in stops:
+                break
+        discarded += len(chunk) - (len(tokens) - before)
+    return JointResponse(tokens, mask, requests, discarded)
+
+
+def chunk_seed(params: ScheduleParams, position: int) -> int:
+    """A 63-bit sampling seed for the chunk that starts at a response position, apart from the author coins."""
+    return mix64(stream_key(params.seed, params.request) ^ mix64(position + 1)) >> 1
