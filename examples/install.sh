@@ -139,7 +139,7 @@ _duets_check_space() {
 
 # On a terminal pip shows its own progress bars; in a log file one line per stage is enough.
 _duets_pip() {
-    local quiet=(--quiet)
+    local quiet=(--quiet --quiet --progress-bar off)
     [[ -t 1 ]] && quiet=()
     "$DUETS_PYTHON" -m pip install --log "$_duets_log" "${quiet[@]}" "$@"
 }
