@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from recipes import plugin
-from recipes.errors import ConfigError, EnvironmentProblem
+from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.plugin import Row
 
 
@@ -32,6 +32,23 @@ def check_platform(config, device: str) -> None:
 
 def _is_fsdp2(value: str) -> bool:
     return value == "fsdp2"
+
+
+def check_reward(config) -> None:
+    """Refuse a reward function that cannot be imported."""
+    from omegaconf import OmegaConf
+    from verl.utils.import_utils import load_extern_object
+
+    path = OmegaConf.select(config, "reward.custom_reward_function.path")
+    name = OmegaConf.select(config, "reward.custom_reward_function.name")
+    if not path:
+        return
+    try:
+        load_extern_object(path, name)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"reward.custom_reward_function.path={path} does not exist") from error
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"reward.custom_reward_function: {name!r} cannot be loaded from {path}: {error}") from error
 
 
 def check_group_stage(config) -> None:

@@ -98,6 +98,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     from recipes import preflight
 
     preflight.check_run(config, offline_is_fatal=not dry_run)
+    config_checks.check_reward(config)
     config_checks.check_verl(config, recipe.name)
     config_checks.check_group_stage(config)
     config_checks.check_micro_batches(config)

@@ -1,10 +1,10 @@
-"""Look at every file a run will need before Ray starts: model folder, parquet files, reward module."""
+"""Look at every file a run will need before Ray starts: model folder, parquet files, output folder."""
 
 import json
 import os
 from pathlib import Path
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 
 from recipes.errors import ConfigError, DataError, MissingFileError
 
@@ -120,22 +120,6 @@ def _check_parquet(path: Path, prompt_key: str) -> None:
         )
 
 
-def check_reward(config: DictConfig) -> None:
-    """Refuse a reward function that cannot be imported."""
-    from verl.utils.import_utils import load_extern_object
-
-    path = OmegaConf.select(config, "reward.custom_reward_function.path")
-    name = OmegaConf.select(config, "reward.custom_reward_function.name")
-    if not path:
-        return
-    try:
-        load_extern_object(path, name)
-    except FileNotFoundError as error:
-        raise MissingFileError(f"reward.custom_reward_function.path={path} does not exist") from error
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"reward.custom_reward_function: {name!r} cannot be loaded from {path}: {error}") from error
-
-
 def check_writable(directory: str, key: str) -> None:
     """Refuse an output folder that cannot be written before the first checkpoint finds out."""
     path = Path(directory).expanduser()
@@ -152,5 +136,4 @@ def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:
     hint = "; the recipe's README names the command that prepares it"
     check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, hint=hint)
     check_data(data_files(config.data.val_files), "data.val_files", prompt_key=prompt_key, hint=hint)
-    check_reward(config)
     check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")
