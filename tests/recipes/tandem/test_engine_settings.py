@@ -1,0 +1,119 @@
+"""Published names beside ours, and what becomes of `tandem_config` before vLLM sees the engine arguments."""
+
+from pathlib import Path
+
+import pytest
+
+import recipes.tandem
+from recipes.errors import ConfigError
+from recipes.tandem.engine_settings import (
+    ALIASES,
+    DECIDED_BY_ENGINE,
+    canonical_settings,
+    replace_section,
+    tandem_config,
+)
+
+README = (Path(recipes.tandem.__file__).parent / "README.md").read_text(encoding="utf-8")
+VALUES = {
+    "frozen_model": "/models/junior",
+    "frozen_model_revision": "main",
+    "frozen_dtype": "float32",
+    "frozen_quantization": "fp8",
+    "prob_primary": 0.25,
+    "boundary_token_ids_path": "ids.json",
+    "frozen_gpu_devices": "cuda:1",
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_a_published_name_wins_over_the_yamls_default_with_a_notice(name):
+    ours = ALIASES[name]
+    settings, notices = canonical_settings({"junior_model": "m", ours: "default", name: VALUES[name]})
+    assert settings[ours] == VALUES[name] and name not in settings
+    assert notices == [f"tandem_config.{name} is read as {ours}={VALUES[name]!r}"]
+
+
+def test_our_names_need_no_notice_and_none_means_default():
+    section = {"junior_model": "m", "prob_senior": 0.5, "junior_dtype": None, "frozen_dtype": None}
+    assert canonical_settings(section) == ({"junior_model": "m", "prob_senior": 0.5}, [])
+
+
+@pytest.mark.parametrize("name", DECIDED_BY_ENGINE)
+def test_what_the_engine_decides_is_refused_with_the_reason(name):
+    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
+        canonical_settings({"junior_model": "m", name: 1})
+
+
+@pytest.mark.parametrize(("weight", "taken"), [(0, True), (0.0, True), (0.15, False), (True, False), ("0", False)])
+def test_the_junior_weight_is_zero(weight, taken):
+    section = {"junior_model": "m", "tandem_jr_tkn_weight": weight}
+    if taken:
+        assert canonical_settings(section)[0] == {"junior_model": "m"}
+    else:
+        with pytest.raises(ConfigError, match="would train on the junior's tokens"):
+            canonical_settings(section)
+
+
+def test_enabled_is_what_the_rollouts_name_says():
+    assert canonical_settings({"junior_model": "m", "enabled": True})[0] == {"junior_model": "m"}
+    with pytest.raises(ConfigError, match="preset=grpo"):
+        canonical_settings({"junior_model": "m", "enabled": False})
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({}, "names no junior_model"),
+        ({"junior_model": ""}, "junior_model is ''"),
+        ({"junior_model": "m", "prob_sr": 0.5}, "unknown tandem setting prob_sr"),
+        ({"junior_model": "m", "prob_primary": 1.01}, "prob_senior is 1.01"),
+        ({"junior_model": "m", "prob_senior": float("nan")}, "prob_senior is nan"),
+        ({"junior_model": "m", "selection_strategy": "coin"}, "selection_strategy is 'coin'"),
+        ("m", "tandem_config is str"),
+    ],
+)
+def test_faulty_sections_are_one_sentence(section, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        tandem_config(section)
+
+
+def test_the_section_becomes_engine_arguments():
+    engine_kwargs = {"kv_cache_memory_bytes": 5, "tandem_config": {"frozen_model": "m", "prob_primary": 0.3}}
+    replace_section(engine_kwargs)
+    assert "tandem_config" not in engine_kwargs and engine_kwargs["kv_cache_memory_bytes"] == 5
+    assert engine_kwargs["additional_config"] == {"tandem": {"junior_model": "m", "prob_senior": 0.3}}
+    assert engine_kwargs["worker_cls"] == "vllm_patches.tandem.worker.TandemWorker"
+    assert engine_kwargs["async_scheduling"] is False
+
+
+def test_additional_config_of_others_stays():
+    engine_kwargs = {"additional_config": {"other": 1}, "tandem_config": {"junior_model": "m"}}
+    replace_section(engine_kwargs)
+    assert engine_kwargs["additional_config"] == {"other": 1, "tandem": {"junior_model": "m"}}
+
+
+@pytest.mark.parametrize(
+    "by_hand",
+    [
+        {"async_scheduling": True},
+        {"scheduler_cls": "mine"},
+        {"additional_config": {"tandem": {"junior_model": "x"}}},
+        {"logits_processors": ["mine:Processor"]},
+    ],
+)
+def test_arguments_that_tandem_decides_are_refused(by_hand):
+    with pytest.raises(ConfigError, match="is decided by tandem decoding"):
+        replace_section({"tandem_config": {"junior_model": "m"}, **by_hand})
+
+
+def test_a_missing_section_is_refused():
+    with pytest.raises(ConfigError, match="needs engine_kwargs.vllm.tandem_config"):
+        replace_section({})
+
+
+def test_the_readmes_naming_map_is_complete():
+    for name in (*ALIASES, *DECIDED_BY_ENGINE, "tandem_jr_tkn_weight", "enabled"):
+        assert f"`{name}`" in README
+    for name, ours in ALIASES.items():
+        assert f"| `{name}` | `{ours}` |" in README
