@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from recipes.tandem.authorship import AuthorshipError, response_identity, verified
+from recipes.tandem.authorship import response_identity, verified
 from recipes.tandem.engine_settings import SECTION, tandem_config
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
-from vllm_patches.tandem.frontend import AUTHORSHIP_KEY
+from vllm_patches.tandem.outputs import AuthorshipError, mask_from_transfer_params
 
 FAULT = "authorship_fault"
 COUNTS = "authorship"
@@ -49,7 +49,7 @@ class TandemAgentLoop(SingleTurnAgentLoop):
         extra = {"request": request} | ({"selection_strategy": "senior"} if authors == SOLO else {})
         others = sampling_params.get("extra_args") or {}
         output = await super().run({**sampling_params, "extra_args": {**others, CONFIG_KEY: extra}}, **kwargs)
-        returned = (output.extra_fields.pop("kv_transfer_params", None) or {}).get(AUTHORSHIP_KEY)
+        returned = mask_from_transfer_params(output.extra_fields.pop("kv_transfer_params", None))
         try:
             self._write_mask(output, returned, extra)
         except AuthorshipError as error:

@@ -4,13 +4,10 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from vllm_patches.tandem.schedule import SENIOR, AuthorSchedule, ScheduleParams, request_key
+from vllm_patches.tandem.outputs import AuthorshipError, check_authorship
+from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams, request_key
 
 TRAINING, VALIDATION = 0, 1
-
-
-class AuthorshipError(RuntimeError):
-    """An authorship mask that is missing, short or implausible; training on it would train on the junior's tokens."""
 
 
 def response_identity(index: int, step: int, sample: int, validation: bool) -> int:
@@ -114,23 +111,11 @@ def verified(
     Raises:
         AuthorshipError: no mask, another length than the response, values other than 0 and 1, or authors that the
             schedule does not give. Under `word_align='before'` the authors depend on samples that were not emitted,
-            so that only length, values and, without words, nothing else can be held against the schedule.
+            so that they cannot be held against the schedule.
     """
-    if mask is None:
-        raise AuthorshipError("the engine returned no authorship mask; is it a tandem engine?")
-    if not isinstance(mask, list | tuple):
+    if mask is not None and not isinstance(mask, list | tuple):
         raise AuthorshipError(f"the authorship mask is {type(mask).__name__}; expected a list of 0 and 1")
-    if len(mask) != len(token_ids):
-        raise AuthorshipError(f"the authorship mask has {len(mask)} entries for {len(token_ids)} response tokens")
-    if strange := [author for author in mask if author not in (0, SENIOR)]:
-        raise AuthorshipError(f"the authorship mask holds {strange[0]!r}; expected 0 and 1 only")
+    checked = check_authorship(token_ids, mask, params, boundary_ids)
     if params.word_align == "before":
-        return count_authorship(mask)
-    expected, drawn = replay(token_ids, params, boundary_ids)
-    for position, (found, wanted) in enumerate(zip(mask, expected, strict=True)):
-        if found != wanted:
-            raise AuthorshipError(
-                f"the authorship mask says {found} at response token {position}, where the schedule of strategy "
-                f"{params.selection_strategy!r} has {wanted}: engine and trainer disagree about the author"
-            )
-    return count_authorship(mask, drawn)
+        return count_authorship(checked)
+    return count_authorship(checked, replay(token_ids, params, boundary_ids)[1])

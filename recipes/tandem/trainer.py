@@ -16,11 +16,12 @@ from transfer_queue import KVBatchMeta
 
 from recipes.common.grouped_trainer import GroupedTrainer
 from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
-from recipes.tandem.authorship import Authorship, AuthorshipError
+from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
 from recipes.tandem.engine_settings import SECTION, tandem_config
 from recipes.tandem.options import TandemOptions
 from recipes.tandem.selection import macro_pass_at_k, problems
+from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,37 @@
+"""The server's hook: what verl would hand to vLLM's command line, read by vLLM's own parser."""
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config  # noqa: E402
+from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
+from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: E402
+
+from recipes.errors import ConfigError  # noqa: E402
+from recipes.tandem.replica import TandemHttpServer  # noqa: E402
+
+
+class Server(TandemHttpServer):
+    """The hook without the actor around it."""
+
+    def __init__(self):
+        self.config = None
+
+
+def test_the_engine_gets_what_the_decoder_documents():
+    engine_kwargs = {"kv_cache_memory_bytes": 1024, "tandem_config": {"frozen_model": "/models/j", "prob_primary": 0.3}}
+    Server()._preprocess_engine_kwargs(engine_kwargs)
+    assert "tandem_config" not in engine_kwargs
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+    parsed = AsyncEngineArgs.from_cli_args(parser.parse_args(build_cli_args_from_config(engine_kwargs)))
+    assert parsed.worker_cls == "vllm_patches.tandem.worker.TandemWorker"
+    assert parsed.scheduler_cls == "vllm_patches.tandem.scheduler.TandemScheduler"
+    assert parsed.logits_processors == ["vllm_patches.tandem.request_check:RequestCheck"]
+    assert parsed.additional_config == {"tandem": {"junior_model": "/models/j", "prob_senior": 0.3}}
+    assert parsed.async_scheduling is False and parsed.kv_cache_memory_bytes == 1024
+
+
+def test_a_server_without_settings_does_not_start():
+    with pytest.raises(ConfigError, match="needs engine_kwargs.vllm.tandem_config"):
+        Server()._preprocess_engine_kwargs({})
