@@ -22,7 +22,6 @@ from pathlib import Path
 
 MODES = ("single", "lock_step", "lazy")
 VOCAB = 16384
-BLOCK = 16
 
 
 def save_shape(folder: Path, hidden: int, layers: int) -> str:
@@ -55,7 +54,7 @@ def save_shape(folder: Path, hidden: int, layers: int) -> str:
 class Bench:
     """One engine that can be run as three."""
 
-    def __init__(self, senior: str, junior: str, kv_bytes: int, max_seqs: int):
+    def __init__(self, senior: str, junior: str, kv_bytes: int, max_seqs: int, block_size: int):
         from vllm import LLM
 
         import vllm_patches
@@ -68,7 +67,7 @@ class Bench:
             load_format="dummy",
             dtype="bfloat16",
             enforce_eager=True,
-            block_size=BLOCK,
+            block_size=block_size,
             max_model_len=2048,
             max_num_seqs=max_seqs,
             max_num_batched_tokens=2048,
@@ -80,6 +79,7 @@ class Bench:
         self.runner = self.engine.model_executor.driver_worker.worker.model_runner
         self.scheduler = self.engine.engine_core.engine_core.scheduler
         self.classes = (type(self.runner), type(self.scheduler))
+        self.block_size = block_size
         self.started = 0
 
     def use(self, mode: str) -> None:
@@ -121,7 +121,7 @@ class Bench:
 def measure(bench: Bench, batch: int, context: int, num_tokens: int, repeats: int) -> dict:
     """One row of the table."""
     dice = random.Random(1000 * batch + context)
-    prompts = [[dice.randrange(2, VOCAB) for _ in range(context + (i * 5) % BLOCK)] for i in range(batch)]
+    prompts = [[dice.randrange(2, VOCAB) for _ in range(context + (i * 5) % bench.block_size)] for i in range(batch)]
     for mode in ("lazy", "single", "lock_step"):
         bench.steps(mode, prompts, 4)
     medians, means = {mode: [] for mode in MODES}, {mode: [] for mode in MODES}
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--block-size", type=int, default=16, help="tokens per KV block")
     parser.add_argument("--kv-gib", type=float, default=4.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
@@ -174,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with tempfile.TemporaryDirectory() as folder:
         senior, junior = (save_shape(Path(folder) / name, options.hidden, options.layers) for name in ("s", "j"))
-        bench = Bench(senior, junior, int(options.kv_gib * 2**30), max(options.batches))
+        bench = Bench(senior, junior, int(options.kv_gib * 2**30), max(options.batches), options.block_size)
         rows = []
         for context in options.contexts:
             for batch in options.batches:
@@ -182,7 +183,10 @@ def main() -> None:
                 print(json.dumps(rows[-1]), flush=True)
     print(markdown(rows))
     if options.json:
-        options.json.write_text(json.dumps({"threads": torch.get_num_threads(), "rows": rows}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"threads": torch.get_num_threads(), "block_size": options.block_size, "rows": rows}, indent=1)
+            + "\n"
+        )
     if options.markdown:
         options.markdown.write_text(markdown(rows))
 

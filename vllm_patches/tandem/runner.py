@@ -23,39 +23,10 @@ from vllm_patches.tandem.junior import junior_vllm_config, load_junior, memory_o
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
 from vllm_patches.tandem.request_states import RequestStates
 from vllm_patches.tandem.schedule import JUNIOR, SENIOR
+from vllm_patches.tandem.step import Step, TandemStats
 from vllm_patches.tandem.sub_batch import SubBatchForward
 
 logger = init_logger(__name__)
-
-
-@dataclasses.dataclass
-class Step:
-    """One step, from the preparation of its inputs to the sampled tokens.
-
-    ``last_hidden[m]`` are the hidden states, in the order of ``rows_written[m]``, that model m's logits come from; they
-    are taken once, by the first call of ``compute_logits`` after the forward pass. ``aligned`` are the batch rows under
-    ``word_align='before'``, whose second samples come from ``both_hidden``.
-    """
-
-    num_scheduled: np.ndarray
-    rows: np.ndarray
-    samples: np.ndarray
-    writers: np.ndarray
-    aligned: np.ndarray
-    both_hidden: tuple[torch.Tensor, torch.Tensor] | None = None
-    rows_written: list[np.ndarray] = dataclasses.field(default_factory=list)
-    last_hidden: list[torch.Tensor | None] | None = None
-
-
-@dataclasses.dataclass
-class TandemStats:
-    """Work done since the last reset; the pairs are indexed by author (0 junior, 1 senior)."""
-
-    steps: int = 0
-    forwards: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
-    tokens: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
-    cached_tokens: int = 0
-    resumed_requests: int = 0
 
 
 class TandemRunnerMixin:

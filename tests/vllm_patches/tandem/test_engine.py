@@ -187,7 +187,7 @@ def test_the_mask_also_rides_on_the_transfer_parameters(engine, jobs, expected):
     assert [output.kv_transfer_params[AUTHORSHIP_KEY] for output in engine.outputs] == [w.mask for w in expected[:4]]
 
 
-def test_aborted_requests_leave_no_trace_and_return_their_masks(engine, jobs, expected):
+def test_aborted_requests_leave_no_trace(engine, jobs, expected):
     core = engine.llm.llm_engine
     for i, job in enumerate(jobs[:6]):
         params = SamplingParams(

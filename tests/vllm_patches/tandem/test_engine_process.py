@@ -17,10 +17,13 @@ import pytest
 
 pytest.importorskip("vllm")
 
-pytestmark = pytest.mark.skipif(
-    not any(point.value == "vllm_patches:register" for point in entry_points(group="vllm.general_plugins")),
-    reason="the package is not installed: no vllm.general_plugins entry point",
-)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not any(point.value == "vllm_patches:register" for point in entry_points(group="vllm.general_plugins")),
+        reason="the package is not installed: no vllm.general_plugins entry point",
+    ),
+]
 
 SCRIPT = """
 import json, sys
@@ -73,17 +76,19 @@ def engine_options(models: dict[str, Path], tandem: dict | None = None, **more) 
     return options | engine_arguments(settings) | more
 
 
-def run_script(tmp_path: Path, engine: dict, jobs, check: bool = True) -> subprocess.CompletedProcess:
-    task, script = tmp_path / "task.json", tmp_path / "engine.py"
+def run_script(
+    tmp_path: Path, engine: dict, jobs, check: bool = True, script: str = SCRIPT
+) -> subprocess.CompletedProcess:
+    task, program = tmp_path / "task.json", tmp_path / "engine.py"
     task.write_text(json.dumps(dict(engine=engine, jobs=[(job.prompt, job.num_tokens, job.tandem) for job in jobs])))
-    script.write_text(SCRIPT)
+    program.write_text(script)
     done = subprocess.run(
-        [sys.executable, str(script), str(task)],
+        [sys.executable, str(program), str(task)],
         env=environment(),
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -112,6 +117,48 @@ def test_the_entry_point_brings_the_decoder_into_every_process(tmp_path, models,
     assert len(stats) == more.get("tensor_parallel_size", 1)
     assert all(worker == stats[0] for worker in stats)
     assert ("num_gpu_blocks_override" in more) <= (stats[0]["resumed_requests"] > 0)
+
+
+ABORT_SCRIPT = """
+import asyncio, json, sys
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+
+async def write(engine, name, job, kind):
+    prompt, num_tokens, tandem = job
+    params = SamplingParams(
+        temperature=0, max_tokens=num_tokens, ignore_eos=True, extra_args={"tandem": tandem}, output_kind=kind
+    )
+    async for output in engine.generate({"prompt_token_ids": prompt}, params, name):
+        last = output
+        if name == "cut" and len(output.outputs[0].token_ids) == 9:
+            await engine.abort("cut")
+    one = last.outputs[0]
+    return one.finish_reason, list(one.token_ids), one.authorship_mask
+
+async def main():
+    task = json.loads(open(sys.argv[1]).read())
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**task["engine"]))
+    kinds = [("cut", RequestOutputKind.CUMULATIVE), ("whole", RequestOutputKind.FINAL_ONLY)]
+    done = await asyncio.gather(*[write(engine, n, j, k) for (n, k), j in zip(kinds, task["jobs"])])
+    print("WRITTEN " + json.dumps(done), flush=True)
+    engine.shutdown()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.long
+def test_an_aborted_request_returns_the_mask_of_what_it_wrote(tmp_path, models, jobs, expected):
+    done = run_script(tmp_path, engine_options(models), jobs[:2], script=ABORT_SCRIPT)
+    ((cut, whole),) = lines(done, "WRITTEN")
+    assert cut[0] == "abort"
+    assert 9 <= len(cut[1]) < jobs[0].num_tokens
+    assert (cut[1], cut[2]) == (expected[0].token_ids[: len(cut[1])], expected[0].mask[: len(cut[1])])
+    assert whole == ["length", expected[1].token_ids, expected[1].mask]
 
 
 @pytest.mark.parametrize(
