@@ -31,8 +31,8 @@ def check_tandem_config(config: DictConfig) -> None:
     )
     if config.trainer.v1.trainer_mode != TRAINER:
         raise ConfigError(
-            f"trainer.v1.trainer_mode must be {TRAINER}, which stops on a lost authorship mask and trains on the policy "
-            f"that wrote; found {config.trainer.v1.trainer_mode}."
+            f"trainer.v1.trainer_mode must be {TRAINER}, which stops on a lost authorship mask and trains on the "
+            f"policy that wrote; found {config.trainer.v1.trainer_mode}."
         )
     _check_validation(config, options)
     rollout = config.actor_rollout_ref.rollout
@@ -71,8 +71,8 @@ def _check_rollout(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != ROLLOUT:
         raise ConfigError(
-            f"actor_rollout_ref.rollout.name={rollout.name} cannot decode with two models; set it to {ROLLOUT}, or take "
-            "preset=grpo for a run without a junior."
+            f"actor_rollout_ref.rollout.name={rollout.name} cannot decode with two models; set it to {ROLLOUT}, or "
+            "take preset=grpo for a run without a junior."
         )
     if rollout.agent.default_agent_loop != AGENT_LOOP:
         raise ConfigError(

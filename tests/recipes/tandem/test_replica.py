@@ -2,7 +2,10 @@
 
 import pytest
 
+from recipes.platforms.cpu_patches import alias_vllm_distribution
+
 pytest.importorskip("vllm")
+alias_vllm_distribution()
 
 from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config  # noqa: E402
 from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
