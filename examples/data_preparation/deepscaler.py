@@ -4,8 +4,8 @@
 
 train.parquet (39,309 rows) and heldout.parquet (1,000) come from DeepScaleR; amc.parquet, aime.parquet (2024 to 2026)
 and minerva.parquet are for validation. No hub copy of all AMC 12 problems of 2023 to 2025 is known: give them as a
-jsonl file with `question` and `answer`, or do without, which takes the 40 problems of 2023. `--source NAME=ID` replaces a
-dataset by another id, or by a local folder that `datasets` can load, with the same columns.
+jsonl file with `question` and `answer`, or do without, which takes the 40 problems of 2023. `--source NAME=ID` replaces
+a dataset by another id, or by a local folder that `datasets` can load, with the same columns.
 """
 
 import argparse
