@@ -93,7 +93,8 @@ def test_the_pool_costs_at_most_a_third_more_than_bare_parse_and_verify(capsys):
     # Forked, so that both sides start with math-verify imported.
     with multiprocessing.get_context("fork").Pool(CORES) as plain:
         plain.map(bare, [("42", r"\boxed{42}")] * 8)
-        for _ in range(3):
+        # A machine that does something else meanwhile gets more rounds; the median of all of them decides.
+        while len(ratios) < 3 or (len(ratios) < 9 and max(map(statistics.median, (ratios, lenient))) > 1.3):
             texts = [text for group in fresh([row["responses"] for row in rows]) for text in group]
             reference, _ = timed(plain.map, bare, list(zip(golds, texts, strict=True)), chunksize=8)
             ratios.append(timed(score_batch, texts, golds, workers=CORES)[0] / reference)
