@@ -106,7 +106,7 @@ def _examine(row: Symbol) -> LedgerState:
 
 
 @contextmanager
-def _vllm_known_by_either_name() -> Iterator[None]:
+def vllm_known_by_either_name() -> Iterator[None]:
     """verl asks for the version of the distribution "vllm" as it is imported; here the CPU one may answer."""
     from recipes.platforms.cpu_patches import alias_vllm_distribution
 
@@ -120,7 +120,7 @@ def _vllm_known_by_either_name() -> Iterator[None]:
 
 def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
     """Look at every row in the installed verl; never raises. Imports the upstream modules, which takes seconds."""
-    with _vllm_known_by_either_name():
+    with vllm_known_by_either_name():
         return [_examine(row) for row in rows]
 
 

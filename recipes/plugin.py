@@ -41,6 +41,10 @@ TABLE: tuple[Row, ...] = (
     Row("trainer", "grouped", "recipes.common.grouped_trainer:GroupedTrainer"),
     Row("adv_estimator", "sppo", "recipes.sppo.estimator:compute_sppo_advantage"),
     Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss"),
+    Row("trainer", "tandem", "recipes.tandem.trainer:TandemTrainer"),
+    Row("agent_loop", "tandem", "recipes.tandem.agent_loop:TandemAgentLoop"),
+    Row("rollout_replica", "tandem_vllm", "recipes.tandem.replica:TandemReplica"),
+    Row("rollout_adapter", "tandem_vllm", "recipes.tandem.worker:TandemServerAdapter"),
     Row("trainer", "serl", "recipes.serl.trainer:SerlTrainer"),
     Row("adv_estimator", "serl_reinforce_pp", "recipes.serl.verl_estimators:compute_serl_reinforce_pp"),
     Row("adv_estimator", "serl_rloo", "recipes.serl.verl_estimators:compute_serl_rloo"),
@@ -70,6 +74,10 @@ def _dotted_name(target: str) -> type:
     return type(attribute, (), {"__module__": module, "__qualname__": attribute})
 
 
+def _path(target: str) -> str:
+    return target.replace(":", ".")
+
+
 def _register_platform(registry, row: Row) -> None:
     registry.PlatformRegistry.register(platform=row.name)(_load(row.target))
 
@@ -96,6 +104,10 @@ def _register_agent_loop(registry, row: Row) -> None:
 
 def _register_rollout_replica(registry, row: Row) -> None:
     registry.RolloutReplicaRegistry.register(row.name, lambda: _load(row.target))
+
+
+def _register_rollout_adapter(registry, row: Row) -> None:
+    registry._ROLLOUT_REGISTRY[row.name, "async"] = _path(row.target)
 
 
 def _find_agent_loop(registry, name: str) -> object:
@@ -140,8 +152,17 @@ KINDS: dict[str, Kind] = {
         lambda registry, name: registry.registry.REWARD_MANAGER.get(name),
     ),
     "agent_loop": Kind("verl.experimental.agent_loop.agent_loop", _register_agent_loop, _find_agent_loop),
+    "rollout_adapter": Kind(
+        "verl.workers.rollout.base",
+        _register_rollout_adapter,
+        lambda registry, name: registry._ROLLOUT_REGISTRY.get((name, "async")),
+    ),
     "rollout_replica": Kind("verl.workers.rollout.replica", _register_rollout_replica, _find_rollout_replica),
 }
+
+
+# Registries that hold a dotted name and import it at first use.
+KEPT_AS_TEXT = ("agent_loop", "rollout_adapter")
 
 
 def _apply(row: Row, registry: object) -> None:
@@ -179,27 +200,30 @@ def why_verl_does_not_load_us() -> str | None:
     return None
 
 
-def check(rows: Iterable[Row] = TABLE) -> list[RowState]:
-    """Compare rows with the live registries of this process (imports the registries, hence verl)."""
-    states = []
-    for row in rows:
-        try:
-            if reason := why_verl_does_not_load_us():
-                raise RuntimeError(reason)
+def _check_row(row: Row) -> RowState:
+    try:
+        if reason := why_verl_does_not_load_us():
+            raise RuntimeError(reason)
+        from recipes.compat import vllm_known_by_either_name
+
+        with vllm_known_by_either_name():
             registry = importlib.import_module(KINDS[row.kind].module)
             if row in errors:
                 raise RuntimeError(errors[row].strip().splitlines()[-1])
             found = KINDS[row.kind].find(registry, row.name)
-            expected = row.target.replace(":", ".") if row.kind == "agent_loop" else _load(row.target)
-            if found is None:
-                raise LookupError(f"{row.name!r} is not in verl's {row.kind} registry")
-            if found != expected:
-                raise LookupError(f"{row.name!r} in verl's {row.kind} registry is {found!r}, not {row.target}")
-        except Exception as error:
-            states.append(RowState(row, False, f"{type(error).__name__}: {error}"))
-        else:
-            states.append(RowState(row, True, row.target))
-    return states
+            expected = _path(row.target) if row.kind in KEPT_AS_TEXT else _load(row.target)
+        if found is None:
+            raise LookupError(f"{row.name!r} is not in verl's {row.kind} registry")
+        if found != expected:
+            raise LookupError(f"{row.name!r} in verl's {row.kind} registry is {found!r}, not {row.target}")
+    except Exception as error:
+        return RowState(row, False, f"{type(error).__name__}: {error}")
+    return RowState(row, True, row.target)
+
+
+def check(rows: Iterable[Row] = TABLE) -> list[RowState]:
+    """Compare rows with the live registries of this process (imports the registries, hence verl)."""
+    return [_check_row(row) for row in rows]
 
 
 def start() -> None:

@@ -1,4 +1,4 @@
-"""A weight sync that fails, instead of waiting for ever for a rollout engine that is gone.
+"""A weight sync that reaches its own engine, and fails instead of waiting for ever for one that is gone.
 
 verl's sender of weights blocks in ``socket.recv()`` until the engine acknowledges each bucket. When the engine has
 died, or has raised while it loaded a bucket, nobody answers: the trainer hangs and the driver stays silent. Runs
@@ -6,12 +6,13 @@ started by :mod:`recipes.launch` give each acknowledgement a limit; other verl j
 """
 
 import functools
+import hashlib
 import os
 import traceback
 
 import wrapt
 
-from recipes import compat
+from recipes import compat, leftovers
 
 VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"
 MODULE = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer"
@@ -64,7 +65,30 @@ def bound_acknowledgements(module) -> None:
             ) from error
 
     sender._init_socket, sender.async_send_weights = _init_socket, async_send_weights
+    for end in (sender, module.BucketedWeightReceiver):
+        end.__init__ = _on_a_socket_of_this_run(end.__init__)
     setattr(sender, SENTINEL, True)
+
+
+def socket_of_this_run(zmq_handle: str) -> str:
+    """verl's socket path with the run's name in it.
+
+    verl names the socket after the Ray job, and the first job of every cluster is 01000000: two runs on one host would
+    share ``/tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock``, and one could load the other's weights.
+    """
+    run = os.environ.get(leftovers.VARIABLE)
+    if not run or not zmq_handle.endswith(".sock"):
+        return zmq_handle
+    tag = hashlib.sha256(run.encode()).hexdigest()[:12]
+    return f"{zmq_handle.removesuffix('.sock')}-{tag}.sock"
+
+
+def _on_a_socket_of_this_run(initialise):
+    @functools.wraps(initialise)
+    def __init__(self, zmq_handle, *args, **kwargs):
+        initialise(self, socket_of_this_run(zmq_handle), *args, **kwargs)
+
+    return __init__
 
 
 def install() -> None:

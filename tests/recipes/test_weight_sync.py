@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from recipes import weight_sync
+from recipes import leftovers, weight_sync
 
 
 @pytest.fixture
@@ -23,6 +23,8 @@ def sender(monkeypatch, tmp_path):
     import verl.workers.rollout.vllm_rollout.bucketed_weight_transfer as transfer
 
     monkeypatch.setenv(weight_sync.VARIABLE, "1")
+    for end in (transfer.BucketedWeightSender, transfer.BucketedWeightReceiver):
+        monkeypatch.setattr(end, "__init__", end.__init__)
     for name in ("_init_socket", "async_send_weights"):
         monkeypatch.setattr(transfer.BucketedWeightSender, name, getattr(transfer.BucketedWeightSender, name))
     monkeypatch.delattr(transfer.BucketedWeightSender, weight_sync.SENTINEL, raising=False)
@@ -42,3 +44,25 @@ def test_a_limit_that_is_no_number_is_told(monkeypatch, value):
     monkeypatch.setenv(weight_sync.VARIABLE, value)
     with pytest.raises(ValueError, match="positive number of seconds"):
         weight_sync.limit_seconds()
+
+
+def test_two_runs_on_a_host_do_not_share_a_socket(monkeypatch):
+    """The first job of every Ray cluster has the same id, and verl names the socket after it."""
+    upstream = "ipc:///tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock"
+    monkeypatch.delenv(leftovers.VARIABLE, raising=False)
+    assert weight_sync.socket_of_this_run(upstream) == upstream
+    monkeypatch.setenv(leftovers.VARIABLE, "host-1-2-aa")
+    first = weight_sync.socket_of_this_run(upstream)
+    monkeypatch.setenv(leftovers.VARIABLE, "host-3-4-bb")
+    second = weight_sync.socket_of_this_run(upstream)
+    assert len({upstream, first, second}) == 3
+    assert all(len(path) < 108 for path in (first, second)), "a Unix socket's path has at most 107 bytes"
+
+
+def test_both_ends_agree_on_the_socket(sender, monkeypatch, tmp_path):
+    import verl.workers.rollout.vllm_rollout.bucketed_weight_transfer as transfer
+
+    monkeypatch.setenv(leftovers.VARIABLE, "host-1-2-aa")
+    path = f"ipc://{tmp_path}/engine.sock"
+    ends = transfer.BucketedWeightSender(path, bucket_size_mb=1), transfer.BucketedWeightReceiver(path, "cpu")
+    assert ends[0].zmq_handle == ends[1].zmq_handle != path
