@@ -22,12 +22,14 @@ class Server(TandemHttpServer):
         self.config = None
 
 
-def test_the_engine_gets_what_the_decoder_documents():
+def test_the_engine_gets_what_the_decoder_documents(tmp_path):
     engine_kwargs = {"kv_cache_memory_bytes": 1024, "tandem_config": {"frozen_model": "/models/j", "prob_primary": 0.3}}
     Server()._preprocess_engine_kwargs(engine_kwargs)
     assert "tandem_config" not in engine_kwargs
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
-    parsed = AsyncEngineArgs.from_cli_args(parser.parse_args(build_cli_args_from_config(engine_kwargs)))
+    parsed = AsyncEngineArgs.from_cli_args(
+        parser.parse_args([*build_cli_args_from_config(engine_kwargs), "--model", str(tmp_path)])
+    )
     assert parsed.worker_cls == "vllm_patches.tandem.worker.TandemWorker"
     assert parsed.scheduler_cls == "vllm_patches.tandem.scheduler.TandemScheduler"
     assert parsed.logits_processors == ["vllm_patches.tandem.request_check:RequestCheck"]
