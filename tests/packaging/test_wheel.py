@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("recipes", "reward_fns", "vllm_patches")
-DATA_SUFFIXES = {".yaml", ".json", ".jsonl", ".md", ".sh", ".txt"}
+DATA_SUFFIXES = {".yaml", ".json", ".jsonl", ".md", ".png", ".sh", ".txt"}
 
 pytestmark = pytest.mark.timeout(600)
 
