@@ -51,12 +51,19 @@ def _started_on_this_host() -> str | None:
     address = find_bootstrap_address(None)
     if not address:
         return None
+    return address if _answers(address) else None
+
+
+def _answers(address: str) -> bool:
+    """Whether something listens at ``host:port``; an address of another form is left for Ray to try."""
     host, _, port = address.rpartition(":")
+    if not port.isdigit() or "/" in host:
+        return True
     try:
-        socket.create_connection((host, int(port)), timeout=2).close()
-    except (OSError, ValueError):
-        return None
-    return address
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def choose_device(overrides: Sequence[str], cluster: str | None) -> str:
@@ -81,6 +88,8 @@ def _machine_has_accelerator() -> bool:
 def _cluster_has_accelerator(address: str) -> bool:
     import ray
 
+    if not _answers(address):
+        raise EnvironmentProblem(f"no Ray cluster answers at {address}: nothing listens there")
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, OSError) as error:

@@ -13,7 +13,12 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 def test_two_ranks_two_replicas(start, small):
     run = start(
-        "recipes.sppo.main", *small, "preset=grpo", "trainer.n_gpus_per_node=2", "trainer.total_training_steps=2"
+        "recipes.sppo.main",
+        *small,
+        "preset=grpo",
+        "trainer.n_gpus_per_node=2",
+        "trainer.total_training_steps=2",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64",
     )
     run.wait_for_step(1, 900)
     engines = [process for process in run.descendants() if "VLLM::EngineCore" in " ".join(process.cmdline())]
