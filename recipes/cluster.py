@@ -85,7 +85,12 @@ def _machine_has_accelerator() -> bool:
     return torch.cuda.is_available() or (hasattr(torch, "npu") and torch.npu.is_available())
 
 
-def _cluster_has_accelerator(address: str) -> bool:
+def _join(address: str) -> None:
+    """Connect this process to a running cluster, to look at it.
+
+    Raises:
+        EnvironmentProblem: nobody answers there.
+    """
     import ray
 
     if not _answers(address):
@@ -94,6 +99,12 @@ def _cluster_has_accelerator(address: str) -> bool:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from error
+
+
+def _cluster_has_accelerator(address: str) -> bool:
+    import ray
+
+    _join(address)
     try:
         return any(ray.cluster_resources().get(name, 0) > 0 for name in ("GPU", "NPU"))
     finally:
@@ -178,7 +189,7 @@ def check_cluster(config, cluster: str) -> None:
         except PackageNotFoundError:
             return None
 
-    ray.init(address=cluster, log_to_driver=False, logging_level="ERROR")
+    _join(cluster)
     try:
         devices = max(ray.cluster_resources().get(name, 0) for name in ("GPU", "NPU"))
         if devices < wanted:
