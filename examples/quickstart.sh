@@ -25,7 +25,7 @@ main() {
         fi
     done
     for recipe in "${recipes[@]}"; do
-        if [[ ! -f "$DUETS_ROOT/recipes/$recipe/main.py" || ! "$recipe" =~ ^[a-z0-9_]+$ ]]; then
+        if [[ ! -f "$DUETS_ROOT/recipes/$recipe/config/scale/toy.yaml" || ! "$recipe" =~ ^[a-z0-9_]+$ ]]; then
             _duets_fail "there is no recipe '$recipe'; there are: $(known_recipes)."
             return 2
         fi
@@ -37,22 +37,39 @@ main() {
     cd "$DUETS_ROOT" || return 1
 
     duets_install || return 1
-    _duets_stage "Making the toy world (about a minute the first time)"
-    "$DUETS_PYTHON" examples/toy/make.py --out "$DUETS_ROOT/outputs/toy" --seed 0 || return 1
+    local world
     for recipe in "${recipes[@]}"; do
+        _duets_stage "Making the toy world of $recipe (a minute or two the first time)"
+        world="$(world_folder "$recipe")"
+        "$DUETS_PYTHON" examples/toy/make.py --format "$(world_format "$recipe")" --out "$world" --seed 0 || return 1
         _duets_stage "Training $recipe for $steps steps (log: $out/$recipe/train.log)"
-        train "$recipe" "$steps" "$seed" "$out/$recipe" || return 1
+        if [[ -f "examples/quickstart_$recipe.sh" ]]; then
+            TOY_DIR="$world" STEPS="$steps" SEED="$seed" OUT="$out/$recipe" bash "examples/quickstart_$recipe.sh" || return 1
+            continue
+        fi
+        train "$recipe" "$steps" "$seed" "$out/$recipe" "$world" || return 1
         "$DUETS_PYTHON" examples/quickstart_report.py "$out/$recipe/metrics.jsonl" --curve "$out/$recipe/curve.png" \
             --title "$recipe on the toy world" || return 1
     done
 }
 
+# A recipe with a toy format of its own name has a world of its own; the others share the arithmetic one.
+world_format() {
+    if [[ -f "$DUETS_ROOT/examples/toy/toy_world/formats/$1.py" ]]; then echo "$1"; else echo arithmetic; fi
+}
+
+world_folder() {
+    local format
+    format="$(world_format "$1")"
+    if [[ "$format" == arithmetic ]]; then echo "$DUETS_ROOT/outputs/toy"; else echo "$DUETS_ROOT/outputs/toy_$format"; fi
+}
+
 train() {
-    local recipe="$1" steps="$2" seed="$3" folder="$4"
+    local recipe="$1" steps="$2" seed="$3" folder="$4" world="$5"
     mkdir -p "$folder" && rm -f "$folder/metrics.jsonl" "$folder/curve.png" "$folder/train.log" || return 1
     # The supervisor replaces this subshell, so that a signal meant for the run reaches it and nobody else.
     (
-        export TOY_DIR="$DUETS_ROOT/outputs/toy" VERL_FILE_LOGGER_PATH="$folder/metrics.jsonl"
+        export TOY_DIR="$world" VERL_FILE_LOGGER_PATH="$folder/metrics.jsonl"
         exec "$DUETS_PYTHON" examples/quickstart_train.py --steps "$steps" --metrics "$folder/metrics.jsonl" \
             --log "$folder/train.log" -- \
             "$DUETS_PYTHON" -m "recipes.$recipe.main" scale=toy \
@@ -62,9 +79,9 @@ train() {
 }
 
 known_recipes() {
-    local main names=()
-    for main in "$DUETS_ROOT"/recipes/*/main.py; do
-        [[ -f "$main" ]] && names+=("$(basename "$(dirname "$main")")")
+    local scale names=()
+    for scale in "$DUETS_ROOT"/recipes/*/config/scale/toy.yaml; do
+        [[ -f "$scale" ]] && names+=("$(basename "$(dirname "$(dirname "$(dirname "$scale")")")")")
     done
     (IFS=,; echo "${names[*]}" | sed 's/,/, /g')
 }

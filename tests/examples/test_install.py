@@ -19,8 +19,9 @@ def checkout(tmp_path):
     """A folder with a space in its name that holds what the installer reads."""
     folder = tmp_path / "a checkout"
     (folder / "examples").mkdir(parents=True)
-    (folder / "recipes" / "sppo").mkdir(parents=True)
-    for name in ("setup.py", "examples/install.sh", "examples/quickstart.sh", "recipes/sppo/main.py"):
+    (folder / "recipes" / "sppo" / "config" / "scale").mkdir(parents=True)
+    sppo = ("recipes/sppo/main.py", "recipes/sppo/config/scale/toy.yaml")
+    for name in ("setup.py", "examples/install.sh", "examples/quickstart.sh", *sppo):
         shutil.copy(ROOT / name, folder / name)
     return folder
 

@@ -67,10 +67,9 @@ def build(
 
 def content_key(format_name: str, seed: int, shapes: tuple[str, ...]) -> str:
     """Digest of everything a world depends on: its sources, the libraries that train it, and the arguments."""
-    here = Path(__file__).parent
-    sources = [*sorted(here.glob("*.py")), here / "formats" / "__init__.py", Path(load_format(format_name).__file__)]
     digest = hashlib.sha256()
-    for source in sources:
+    # A format may be built upon another one, hence all of them.
+    for source in [*sorted(Path(__file__).parent.rglob("*.py")), Path(load_format(format_name).__file__)]:
         digest.update(source.read_bytes())
     libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     digest.update(json.dumps([libraries, format_name, seed, shapes]).encode())
@@ -93,13 +92,23 @@ def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[s
     models = {}
     for position, shape in enumerate(shapes):
         target = folder / ("model" if position == 0 else f"model_{shape}")
-        models[shape] = _warmed_up_model(target, toy_format, split, tokenizer, shape, seed)
-    return {"train": len(split.train), "test": len(split.test), "vocabulary": len(tokenizer), "models": models}
+        models[shape] = warmed_up_model(target, toy_format, split, tokenizer, shape, seed)
+    world = {"train": len(split.train), "test": len(split.test), "vocabulary": len(tokenizer), "models": models}
+    if hasattr(toy_format, "write_more"):
+        world |= toy_format.write_more(folder, split, tokenizer, seed)
+    return world
 
 
-def _warmed_up_model(
+def warmed_up_model(
     target: Path, toy_format: ModuleType, split: Split, tokenizer: PreTrainedTokenizerBase, shape: str, seed: int
 ) -> dict:
+    """Warm a new model up on ``split`` and save it with its tokenizer in ``target``; what the warm-up reached.
+
+    ``toy_format`` needs ``BAND``, ``MAX_RESPONSE_TOKENS`` and ``grade`` only.
+
+    Raises:
+        WarmUpError: accuracy missed the band.
+    """
     started = time.monotonic()
     threads = torch.get_num_threads()
     # One thread: sums do not depend on the number of cores, and contended cores do not wait for each other.
@@ -109,7 +118,7 @@ def _warmed_up_model(
         updates, accuracy = warm_up(
             model,
             tokenizer,
-            split.train,
+            split.train + split.lessons,
             lambda limit: greedy_accuracy(
                 model, tokenizer, split.test[:limit], toy_format.grade, toy_format.MAX_RESPONSE_TOKENS
             ),
@@ -135,7 +144,7 @@ def _warmed_up_model(
 
 def _texts(split: Split) -> list[str]:
     texts = ["system\n", "user\n", "assistant\n"]
-    for example in split.train:
+    for example in split.train + split.lessons:
         texts += [message["content"] for message in example.prompt]
         texts.append(example.response)
     return texts

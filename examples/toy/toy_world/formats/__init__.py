@@ -4,7 +4,9 @@ import importlib
 from dataclasses import dataclass, field
 from types import ModuleType
 
-FORMATS = {"arithmetic": "toy_world.formats.arithmetic"}
+FORMATS = {
+    "arithmetic": "toy_world.formats.arithmetic",
+}
 
 
 @dataclass(frozen=True)
@@ -19,10 +21,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Split:
-    """Training and held-out examples that share no problem."""
+    """Training and held-out examples that share no problem, and lessons that only the warm-up sees."""
 
     train: list[Example]
     test: list[Example]
+    lessons: list[Example] = field(default_factory=list)
 
 
 def load_format(name: str) -> ModuleType:
@@ -30,7 +33,8 @@ def load_format(name: str) -> ModuleType:
 
     It defines ``DATA_SOURCE`` and ``ABILITY`` (columns of the data files), ``BAND`` (lowest and highest greedy accuracy
     the warm-up may end with), ``MAX_RESPONSE_TOKENS``, ``split(seed) -> Split`` and
-    ``grade(response, ground_truth) -> bool``.
+    ``grade(response, ground_truth) -> bool``. With ``write_more(folder, split, tokenizer, seed) -> dict`` it may add
+    files and models to the world; what that returns goes into world.json.
 
     Raises:
         ValueError: no format of that name.
