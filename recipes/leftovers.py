@@ -2,8 +2,9 @@
 
 Every process of a run carries the run's name in its environment (``VERL_DUETS_RUN``: host, driver pid, the driver's
 start time, and a random part). A name whose driver no longer lives marks orphans. Shared-memory segments carry no
-owner, so they are taken only when verl named them, this user owns them, no live process maps them, and a run of ours
-that has died was running when they were made; each run leaves a small record for that.
+owner, so a run writes down, beside its record, which of them its processes on this host map (:func:`note_segments`).
+A noted segment is removed when it is still the same file, this user owns it and no live process maps it. verl's weight
+segments live too shortly to be noted; they are taken by name when a dead run of ours was running as they were made.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,6 +24,8 @@ import psutil
 VARIABLE = "VERL_DUETS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 WEIGHT_SEGMENT = re.compile(r"verl_weights_[0-9a-f]{32}")
+# A line of /proc/PID/maps: address, permissions, offset, device, inode, path; a deleted name keeps its inode.
+_MAPPING = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,40 @@ def begin_run() -> RunRecord:
 def end_run(record: RunRecord) -> None:
     """Forget a run that has ended by itself."""
     (records_folder() / f"{record.name}.json").unlink(missing_ok=True)
+    _noted(record).unlink(missing_ok=True)
+
+
+def note_segments(record: RunRecord, processes: Iterable[psutil.Process]) -> None:
+    """Write down the shared-memory files these processes of the run map, so that a later start can remove them."""
+    mapped = _mapped_inodes(process.pid for process in processes)
+    noted = _segments(record)
+    found = {status.st_ino: path.name for path, status in _shared_memory() if status.st_ino in mapped}
+    if found.keys() - noted.keys():
+        partial = _noted(record).with_suffix(".partial")
+        partial.write_text(json.dumps(noted | found))
+        partial.replace(_noted(record))
+
+
+def _noted(record: RunRecord) -> Path:
+    return records_folder() / f"{record.name}.segments"
+
+
+def _segments(record: RunRecord) -> dict[int, str]:
+    try:
+        return {int(inode): name for inode, name in json.loads(_noted(record).read_text()).items()}
+    except (FileNotFoundError, ValueError, AttributeError):
+        return {}
+
+
+def _shared_memory() -> list[tuple[Path, os.stat_result]]:
+    """The shared-memory files of this user."""
+    files = []
+    for path in SHARED_MEMORY.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_uid == os.getuid():
+                files.append((path, status))
+    return files
 
 
 def dead_runs() -> list[RunRecord]:
@@ -104,29 +142,32 @@ def stop_processes(processes: list[psutil.Process], grace: float = 5.0) -> None:
     psutil.wait_procs(stubborn, timeout=grace)
 
 
-def _mapped_names() -> set[str]:
-    names: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+def _mapped_inodes(pids: Iterable[int] | None = None) -> set[int]:
+    """Inodes of the shared-memory files that these processes map; all processes with None."""
+    if pids is None:
+        pids = psutil.pids()
+    inodes: set[int] = set()
+    for pid in pids:
+        # A process may end between the listing and the reading (ESRCH), or belong to somebody else.
         with contextlib.suppress(OSError):
-            names.update(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
-    return names
+            inodes.update(int(inode) for inode in _MAPPING.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return inodes
 
 
 def _orphaned_files(dead: list[RunRecord]) -> list[Path]:
     oldest = min(record.began for record in dead)
-    candidates = [path for path in SHARED_MEMORY.glob("verl_weights_*") if WEIGHT_SEGMENT.fullmatch(path.name)]
-    mapped = _mapped_names() if candidates else set()
-    files = []
-    for path in candidates:
-        with contextlib.suppress(FileNotFoundError):
-            status = path.stat()
-            if status.st_uid == os.getuid() and status.st_mtime >= oldest and path.name not in mapped:
-                files.append(path)
-    return files
+    noted = {segment for record in dead for segment in _segments(record).items()}
+    candidates = [
+        (path, status)
+        for path, status in _shared_memory()
+        if (status.st_ino, path.name) in noted or (WEIGHT_SEGMENT.fullmatch(path.name) and status.st_mtime >= oldest)
+    ]
+    mapped = _mapped_inodes() if candidates else set()
+    return [path for path, status in candidates if status.st_ino not in mapped]
 
 
 def remove_shared_memory(record: RunRecord) -> list[str]:
-    """Unlink the weight segments a run of ours left behind, once its processes are gone."""
+    """Unlink the segments a run of ours left behind, once its processes are gone."""
     return _unlink(_orphaned_files([record]))
 
 

@@ -2,7 +2,8 @@
 
 verl waits without a limit in several places (the replay buffer polls until enough groups are finished, a weight sync
 waits for an engine), so a killed agent loop, server or engine can leave the driver silent. This thread of the driver
-watches the actors of its own Ray job on every node, and the vLLM engine processes on this host. After a death it gives
+watches the actors of its own Ray job on every node, and the vLLM engine processes on this host, and notes the shared
+memory those map, which a kill would leave behind. After a death it gives
 verl a moment to end by itself, then says which process died and ends the run with a non-zero exit code.
 """
 
@@ -43,7 +44,9 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.poll):
-            self.died = dead_actor() or self._dead_engine()
+            processes = leftovers.processes_of({self.run.name})
+            leftovers.note_segments(self.run, processes)
+            self.died = dead_actor() or self._dead_engine(processes)
             if self.died:
                 break
         else:
@@ -61,9 +64,9 @@ class Watchdog:
         leftovers.end_run(self.run)
         os._exit(EXIT_CODE)
 
-    def _dead_engine(self) -> str | None:
+    def _dead_engine(self, processes: list[psutil.Process]) -> str | None:
         alive = {}
-        for process in leftovers.processes_of({self.run.name}):
+        for process in processes:
             try:
                 title = " ".join(process.cmdline())
                 if title.startswith(ENGINE_TITLES) and process.status() != psutil.STATUS_ZOMBIE:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,6 +25,9 @@ def process_titled(run, title: str) -> psutil.Process:
 def test_the_run_ends(start, small, title):
     run = start("recipes.sppo.main", *small, "preset=grpo", "trainer.total_training_steps=50")
     run.wait_for_step(1)
+    engine = process_titled(run, "VLLM::EngineCore")
+    mapped = {Path(mapping.path) for mapping in engine.memory_maps() if mapping.path.startswith("/dev/shm/psm_")}
+    assert mapped
     process_titled(run, title).kill()
     killed = time.monotonic()
     assert run.wait(LIMIT_SECONDS) not in (0, None)
@@ -31,4 +35,5 @@ def test_the_run_ends(start, small, title):
     assert "died" in run.log or "run failed" in run.log
     time.sleep(3)
     assert [entry for entry in os.listdir("/dev/shm") if entry.startswith("verl_weights_")] == []
+    assert not any(path.exists() for path in mapped)
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in run.descendants())

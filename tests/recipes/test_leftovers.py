@@ -85,6 +85,54 @@ def test_a_mapped_segment_is_not_taken(driver):
     attached.close()
 
 
+def test_noted_segments_of_a_killed_run_go_whatever_their_name(driver):
+    from multiprocessing import resource_tracker, shared_memory
+
+    process, _, _ = driver
+    [record] = [
+        leftovers.RunRecord(**json.loads(path.read_text())) for path in leftovers.records_folder().glob("*.json")
+    ]
+    ours, foreign, renewed = (shared_memory.SharedMemory(create=True, size=64) for _ in range(3))
+    try:
+        leftovers.note_segments(record, [psutil.Process()])
+        foreign_only = {ours._name.lstrip("/"), renewed._name.lstrip("/")}
+        notes = leftovers.records_folder() / f"{record.name}.segments"
+        noted = {inode: name for inode, name in json.loads(notes.read_text()).items() if name in foreign_only}
+        assert set(noted.values()) == foreign_only
+        notes.write_text(json.dumps(noted))
+        # Another program's new segment under a noted name is not ours.
+        (leftovers.SHARED_MEMORY / renewed.name).unlink()
+        (leftovers.SHARED_MEMORY / renewed.name).write_bytes(b"somebody else's")
+
+        process.kill()
+        process.wait()
+        # Still mapped by this process: left alone, as any living owner's.
+        assert ours.name not in " ".join(leftovers.remove_leftovers())
+        assert (leftovers.SHARED_MEMORY / ours.name).exists()
+
+        ours.close()
+        notes.write_text(json.dumps(noted))
+        assert leftovers.remove_shared_memory(record) == [f"shared memory {ours.name}"]
+        assert (leftovers.SHARED_MEMORY / foreign.name).exists() and (leftovers.SHARED_MEMORY / renewed.name).exists()
+        leftovers.end_run(record)
+        assert not notes.exists()
+    finally:
+        for segment in (ours, foreign, renewed):
+            segment.close()
+            resource_tracker.unregister(segment._name, "shared_memory")
+            (leftovers.SHARED_MEMORY / segment.name).unlink(missing_ok=True)
+
+
+def test_a_broken_note_is_no_note(driver):
+    process, _, segment = driver
+    [path] = leftovers.records_folder().glob("*.json")
+    path.with_suffix(".segments").write_text("[")
+    process.kill()
+    process.wait()
+    assert f"shared memory {segment.name}" in leftovers.remove_leftovers()
+    assert list(leftovers.records_folder().iterdir()) == []
+
+
 def test_a_recycled_pid_is_not_the_driver(state):
     record = leftovers.RunRecord("host-1-2-ab", os.getpid(), psutil.Process().create_time() - 100, time.time())
     assert not record.alive()
