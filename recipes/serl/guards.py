@@ -20,6 +20,7 @@ def check_serl_config(config: DictConfig) -> None:
     """
     settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
     _check_trainer(config)
+    _check_hook(config, settings)
     _check_estimator(config)
     _check_sizes(config, settings)
     if settings.variant == "self_instruct":
@@ -40,6 +41,15 @@ def _check_trainer(config: DictConfig) -> None:
         if found != expected:
             shown = {None: "null", False: "false"}.get(expected, expected)
             raise ConfigError(f"SeRL collects and filters its prompts itself: set {key}={shown}, found {found}")
+
+
+def _check_hook(config: DictConfig, settings: SerlSettings) -> None:
+    hook = config.algorithm.get("group_hook") or {}
+    if settings.variant != "ground_truth" and hook.get("path"):
+        raise ConfigError(
+            f"the vote is the group hook of variant={settings.variant}: leave algorithm.group_hook.path null, found "
+            f"{hook.path}, or use variant=ground_truth"
+        )
 
 
 def _check_estimator(config: DictConfig) -> None:

@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.workers.utils.padding import response_to_nested
 
-from recipes.serl.answering import RowKey
+from recipes.serl.answering import is_padding, uid_of
 from recipes.serl.estimators import rloo_advantage
 
 
@@ -20,8 +20,8 @@ def replace_by_rloo(batch: KVBatchMeta) -> KVBatchMeta:
     response_mask = data["response_mask"]
     data = data.to_padded_tensor()
     scores, penalty = data["rm_scores"].sum(dim=1), data["rm_scores"] - data["token_level_rewards"]
-    real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
-    prompts = [RowKey.parse(key).uid for key, keep in zip(batch.keys, real.tolist(), strict=True) if keep]
+    real = torch.tensor([not is_padding(tag) for tag in batch.tags])
+    prompts = [uid_of(key) for key, keep in zip(batch.keys, real.tolist(), strict=True) if keep]
     advantages, returns = torch.zeros_like(penalty), torch.zeros_like(penalty)
     advantages[real], returns[real] = rloo_advantage(
         scores[real], prompts, penalty[real], data["response_mask"][real], kl_coef=1.0

@@ -87,6 +87,7 @@ class SerlSettings:
 
     Attributes:
         variant: `self_instruct` (SeRL), `majority` (votes on the training data), or `ground_truth` (its labels).
+        data_dir: folder of the prepared data, where the default paths point.
         seeds: jsonl or parquet file of seed questions.
         question_key: their column (`--input_key`).
         answer_template: what is asked, with `{question}` in the place of the instruction.
@@ -101,6 +102,7 @@ class SerlSettings:
     """
 
     variant: str = "self_instruct"
+    data_dir: str | None = None
     seeds: str | None = None
     question_key: str = "problem"
     answer_template: str = "{question}"

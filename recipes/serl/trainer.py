@@ -7,23 +7,18 @@ from pathlib import Path
 import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
+from recipes.common.grouped_trainer import GroupedTrainer
 from recipes.serl.alarm import CollapseAlarm
-from recipes.serl.answering import (
-    PARTITION,
-    complete_groups,
-    instruction_row,
-    judge,
-    keep_groups,
-    keys_of,
-    prompt_batch,
-)
+from recipes.serl.answering import PARTITION, instruction_row, prompt_batch, rows_of
 from recipes.serl.collection import Collection, Round, collect, vote_metrics
 from recipes.serl.generation import InstructionGenerator, chat_tokenizer
 from recipes.serl.instructions import load_template
 from recipes.serl.journal import Journal
+from recipes.serl.judging import judge_by_label, judge_by_vote
+from recipes.serl.padding import reset_padding
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.questions import read_rows
 from recipes.serl.rloo_with_kl import replace_by_rloo
@@ -39,11 +34,12 @@ class RunStalled(RuntimeError):
     """Too many steps in a row found nothing to train on."""
 
 
-class SerlTrainer(PPOTrainerSync):
+class SerlTrainer(GroupedTrainer):
     """SeRL on verl's V1 trainer.
 
     A step collects groups until `data.train_batch_size` prompts survive the difficulty filter, computes advantages,
-    and updates the actor on the survivors. Rollouts, log-probs, updates, validation and checkpoints are verl's own.
+    and updates the actor on the survivors. Rollouts, log-probs, updates, validation and checkpoints are verl's own;
+    groups are settled round by round, as they come back.
     """
 
     def __init__(self, config) -> None:
@@ -58,8 +54,6 @@ class SerlTrainer(PPOTrainerSync):
             step_slack=self.settings.step_slack,
         )
         with open_dict(config):
-            # verl compares the name with "sync" in five places; this trainer is synchronous in all of them.
-            config.trainer.v1.trainer_mode = "sync"
             limit = config.trainer.total_training_steps
             config.trainer.total_training_steps = min(self.schedule.max_steps, limit or self.schedule.max_steps)
         self.trained_prompts = 0
@@ -137,8 +131,12 @@ class SerlTrainer(PPOTrainerSync):
         self.stepped, rounds = True, []
         with marked_timer("gen", timing_raw, color="red"):
             self.on_sample_begin()
-            collection = self._collect(rounds, metrics, timing_raw, sample_batch_size)
+            with marked_timer("collect", timing_raw):
+                collection = self._collect(rounds, metrics, timing_raw, sample_batch_size)
             self.on_sample_end()
+        # What is left of the collection without the rollout engine's part is the recipe's own time.
+        engine = timing_raw.get("instructions", 0.0) + timing_raw.get("answers", 0.0)
+        timing_raw["serl_driver"] = timing_raw["collect"] - engine
         self._account(collection, metrics)
         if not rounds:
             raise RunStalled(f"step {self.global_steps} has no voted group at all: {collection.reason}")
@@ -149,6 +147,7 @@ class SerlTrainer(PPOTrainerSync):
             return self._skip_update(rounds, metrics, timing_raw)
         if self._statistics_before_filter():
             batch = self._balance_batch(batch, metrics=metrics)
+            reset_padding(batch)
         else:
             batch = self._with_advantages(batch, metrics, timing_raw)
         with marked_timer("update_actor", timing_raw, color="red"):
@@ -187,24 +186,41 @@ class SerlTrainer(PPOTrainerSync):
         rows = [self._row(instruction) for instruction in instructions]
         prompts, uids = prompt_batch(rows, self.global_steps)
         by_uid = dict(zip(uids, instructions, strict=True))
-        self._submit_batch_to_rollout(prompts)
-        batch, sampled = self.replay_buffer.sample(
-            global_steps=self.global_steps, partition_id=PARTITION, batch_size=len(uids)
-        )
+        with marked_timer("answers", timing_raw):
+            self._submit_batch_to_rollout(prompts)
+            batch, sampled = self.replay_buffer.sample(
+                global_steps=self.global_steps, partition_id=PARTITION, batch_size=len(uids)
+            )
         metrics.update(sampled)
-        complete = complete_groups(batch, self.config.actor_rollout_ref.rollout.n)
-        unusable = [(instruction, "incomplete_group") for uid, instruction in by_uid.items() if uid not in complete]
-        batch = keep_groups(batch, complete)
-        if len(batch) == 0:
-            return Round([], unusable)
         with marked_timer("vote", timing_raw):
-            voted = self.settings.variant != "ground_truth"
-            judged = judge(batch, by_uid, self.tokenizer, self.settings.vote, voted=voted)
-        batch = keep_groups(batch, {group.handle for group in judged.groups})
+            judged, batch = self._judge(batch, by_uid, metrics)
         if len(batch) > 0:
             batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
             rounds.append(batch)
-        return Round(judged.groups, unusable + judged.unusable)
+        return judged
+
+    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction], metrics: dict) -> tuple[Round, KVBatchMeta]:
+        """The round by vote or by label, and the rows that are left of `batch`."""
+        groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
+        before = {sample.key: sample.result for group in groups for sample in group.samples}
+        if self.settings.variant == "ground_truth":
+            judged, settlement = judge_by_label(groups, by_uid, self.group_hook, self.reward_faults, n=n)
+        else:
+            judged, settlement = judge_by_vote(groups, by_uid, self.settings.vote, self.reward_faults, n=n)
+        for name, number in settlement.metrics.items():
+            if name.startswith(("reward_faults/score/", "reward_faults/skip/")):
+                metrics[name] = metrics.get(name, 0.0) + number
+        results = {sample.key: sample.result for group in groups for sample in group.samples}
+        changed = {key: value for key, value in settlement.rewards.items() if results[key] is not before[key]}
+        self._write_rewards(batch, changed)
+        if settlement.dropped:
+            tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
+        kept = set(settlement.kept)
+        return judged, batch.select_keys([key for key in batch.keys if key in kept])
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args, **kwargs) -> KVBatchMeta:
+        """verl's own: the groups of a step are settled before."""
+        return PPOTrainerSync._balance_batch(self, batch, metrics, *args, **kwargs)
 
     def _row(self, instruction: Instruction) -> dict:
         if instruction.origin == "dataset":
@@ -239,7 +255,7 @@ class SerlTrainer(PPOTrainerSync):
         return self.settings.statistics == "before" and not per_group
 
     def _prompts_per_update(self) -> int:
-        """Prompts that fill whole mini-batches on every rank: a batch with advantages must not need padding rows."""
+        """Prompts that fill whole mini-batches on every rank."""
         n = self.config.actor_rollout_ref.rollout.n
         ranks = max(self._actor_ranks()) + 1
         return math.lcm(self._get_required_batch_multiple(ranks), n) // n
@@ -252,7 +268,7 @@ class SerlTrainer(PPOTrainerSync):
 
     def _select(self, rounds: list[KVBatchMeta], uids: list[str]) -> KVBatchMeta:
         """The rows to train on; all others leave the TransferQueue, unless nothing is trained."""
-        keys, tags = keys_of(rounds, uids)
+        keys, tags = rows_of(rounds, uids)
         if keys:
             self._clear(rounds, keep=keys)
         extra = {"temperature": self.config.actor_rollout_ref.rollout.temperature}

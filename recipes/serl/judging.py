@@ -1,0 +1,97 @@
+"""A round's responses as voted or labelled groups: what can be trained on, what leaves and why."""
+
+from collections.abc import Mapping, Sequence
+
+from recipes.common import groups as responses
+from recipes.common.groups import GroupHook, Settlement, settle
+from recipes.common.reward_faults import RewardFaults
+from recipes.serl.collection import Group, Round
+from recipes.serl.pool import Instruction
+from recipes.serl.settings import VoteSettings
+from recipes.serl.voting import vote_on_group
+from reward_fns.result import Score, Skip
+
+
+def judge_by_vote(
+    groups: Sequence[responses.Group],
+    instructions: Mapping[str, Instruction],
+    settings: VoteSettings,
+    faults: RewardFaults,
+    *,
+    n: int,
+) -> tuple[Round, Settlement]:
+    """Vote on every group that has all its `n` responses; `instructions` are the prompts of the round by uid.
+
+    The vote replaces whatever the reward function said. Where it knew a gold answer (rows of a dataset), its verdict
+    on the winner becomes `label_correct`.
+
+    Raises:
+        BudgetSpent: more responses failed, or could not be compared, than the budget allows.
+    """
+    judged, found = Round([]), {group.uid: group for group in groups}
+    for uid, instruction in instructions.items():
+        group = found.get(uid)
+        if group is None or len(group.samples) < n:
+            _leave(judged, instruction, group, "incomplete_group")
+            continue
+        gold = [sample.result for sample in group.samples]
+        vote = vote_on_group(
+            group,
+            convention=settings.convention,
+            ties=settings.ties,
+            question_in_text=settings.question_in_text,
+        )
+        if vote is None or not vote.decided:
+            _leave(judged, instruction, group, group.drop)
+            continue
+        label = _label(gold[vote.winner]) if instruction.origin == "dataset" else None
+        judged.groups.append(Group(instruction, sum(vote.rewards) / n, vote.entropy, label, handle=uid))
+    return judged, _settle(groups, faults, expected=len(instructions) * n, min_group=n)
+
+
+def judge_by_label(
+    groups: Sequence[responses.Group],
+    instructions: Mapping[str, Instruction],
+    hook: GroupHook | None,
+    faults: RewardFaults,
+    *,
+    n: int,
+) -> tuple[Round, Settlement]:
+    """Take the rewards as they are, after `hook`; a response without a Score leaves its group.
+
+    Agreement is the mean reward of those that stay.
+
+    Raises:
+        BudgetSpent: more responses could not be judged than the budget allows.
+    """
+    if hook is not None:
+        hook(groups)
+    settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=min(faults.min_group, n))
+    judged, found = Round([]), {group.uid: group for group in groups}
+    for uid, instruction in instructions.items():
+        group = found.get(uid)
+        rewards = [settlement.rewards[s.key] for s in group.samples if s.key in settlement.rewards] if group else []
+        if rewards:
+            judged.groups.append(Group(instruction, sum(rewards) / len(rewards), handle=uid))
+        else:
+            judged.unusable.append((instruction, (group and group.drop) or "incomplete_group"))
+    return judged, settlement
+
+
+def _leave(judged: Round, instruction: Instruction, group: responses.Group | None, reason: str) -> None:
+    judged.unusable.append((instruction, reason))
+    if group is not None:
+        group.drop = reason
+
+
+def _label(verdict: object) -> bool | None:
+    return verdict.value > 0 if isinstance(verdict, Score) else None
+
+
+def _settle(groups: Sequence[responses.Group], faults: RewardFaults, *, expected: int, min_group: int) -> Settlement:
+    """`settle`, except that a round of which no group has a winner is no fault: the next one may have."""
+    if any(group.drop is None for group in groups):
+        return settle(groups, faults.budget, expected=expected, min_group=min_group)
+    results = [sample.result for group in groups for sample in group.samples]
+    faults.budget.require([*results, *[Skip("session_failed")] * (expected - len(results))])
+    return Settlement([], [sample.key for group in groups for sample in group.samples], {}, {})
