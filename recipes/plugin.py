@@ -43,6 +43,7 @@ TABLE: tuple[Row, ...] = (
     Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss"),
     Row("trainer", "tandem", "recipes.tandem.trainer:TandemTrainer"),
     Row("agent_loop", "tandem", "recipes.tandem.agent_loop:TandemAgentLoop"),
+    Row("agent_loop", "tandem_portable", "recipes.tandem.portable_agent_loop:PortableTandemAgentLoop"),
     Row("rollout_replica", "tandem_vllm", "recipes.tandem.replica:TandemReplica"),
     Row("rollout_adapter", "tandem_vllm", "recipes.tandem.worker:TandemServerAdapter"),
     Row("trainer", "serl", "recipes.serl.trainer:SerlTrainer"),

@@ -1,6 +1,11 @@
 """Options every test room shares."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Time says nothing on a machine that does other work as well; the suite has limits of its own.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser):

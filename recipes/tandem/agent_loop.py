@@ -6,6 +6,7 @@ session's verdict, and the trainer raises it.
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -32,14 +33,16 @@ class TandemAgentLoop(SingleTurnAgentLoop):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        section = OmegaConf.to_container(
-            OmegaConf.create(self.rollout_config.engine_kwargs["vllm"][SECTION]), resolve=True
-        )
+        section = OmegaConf.to_container(OmegaConf.create(self.settings()), resolve=True)
         self.tandem: TandemConfig = tandem_config(section)
         key = json.dumps([getattr(self.tokenizer, "name_or_path", ""), section], sort_keys=True)
         if key not in _boundary_sets:
             _boundary_sets[key] = self.tandem.boundary_sets(self.tokenizer, len(self.tokenizer))
         self.boundaries = _boundary_sets[key]
+
+    def settings(self) -> Mapping[str, Any]:
+        """The block that says who writes which token."""
+        return self.rollout_config.engine_kwargs["vllm"][SECTION]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs) -> AgentLoopOutput:
         authors = kwargs.get(VALIDATION_AUTHORS)

@@ -1,5 +1,6 @@
 """Refusal, before anything starts, of configurations in which tandem training would run wrong."""
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -8,10 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.errors import ConfigError, DataError
 from recipes.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
+from recipes.tandem.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
 from recipes.tandem.options import TandemOptions
 from vllm_patches.tandem.config import TandemConfig, check_models
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
+PORTABLE_LOOP = "tandem_portable"
 MANAGER = "recipes.tandem.rollout.TandemAgentLoopManager"
 JUNIOR_KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}.junior_model"
 
@@ -37,6 +40,9 @@ def check_tandem_config(config: DictConfig) -> None:
     _check_validation(config, options)
     rollout = config.actor_rollout_ref.rollout
     section = rollout.engine_kwargs.get("vllm", {}).get(SECTION)
+    if options.portable is not None or rollout.agent.default_agent_loop == PORTABLE_LOOP:
+        _check_portable(config, options, section)
+        return
     if section is None and rollout.name != ROLLOUT and rollout.agent.default_agent_loop != AGENT_LOOP:
         if options.validation != "solo" or options.normaliser != "senior":
             raise ConfigError(
@@ -47,6 +53,34 @@ def check_tandem_config(config: DictConfig) -> None:
     _check_rollout(config)
     _check_objective(config, options)
     _check_engine(config)
+
+
+def _check_portable(config: DictConfig, options: TandemOptions, section: object) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    if options.portable is None or rollout.agent.default_agent_loop != PORTABLE_LOOP:
+        raise ConfigError(
+            f"algorithm.tandem.portable and actor_rollout_ref.rollout.agent.default_agent_loop={PORTABLE_LOOP} go "
+            "together; take preset=portable."
+        )
+    if rollout.name == ROLLOUT or section is not None:
+        raise ConfigError(
+            f"the portable path runs on an ordinary engine; leave out {SECTION} and set actor_rollout_ref.rollout.name "
+            f"to one of verl's, found {rollout.name}."
+        )
+    _check_loop_manager(rollout)
+    _check_objective(config, options)
+    settings = PortableSettings.from_mapping(options.portable)
+    _check_both_models(settings.schedule, config.actor_rollout_ref.model)
+    _check_identities(config)
+    try:
+        served = asyncio.run(JuniorEndpoint(settings).served_models())
+    except JuniorEndpointError as error:
+        raise ConfigError(f"algorithm.tandem.portable.junior_url: {error}") from error
+    if settings.junior_name not in served:
+        raise ConfigError(
+            f"algorithm.tandem.portable.junior_name={settings.junior_name}: {settings.junior_url} serves "
+            f"{', '.join(served) or 'nothing'}."
+        )
 
 
 def _check_validation(config: DictConfig, options: TandemOptions) -> None:
@@ -79,11 +113,7 @@ def _check_rollout(config: DictConfig) -> None:
             f"actor_rollout_ref.rollout.agent.default_agent_loop={rollout.agent.default_agent_loop} would train on the "
             f"junior's tokens; set it to {AGENT_LOOP}."
         )
-    if rollout.agent.agent_loop_manager_class != MANAGER:
-        raise ConfigError(
-            "actor_rollout_ref.rollout.agent.agent_loop_manager_class must be "
-            f"{MANAGER}, without which validation would not be solo; found {rollout.agent.agent_loop_manager_class}."
-        )
+    _check_loop_manager(rollout)
     if rollout.pipeline_model_parallel_size > 1:
         raise ConfigError("tandem decoding takes no pipeline parallelism; set pipeline_model_parallel_size to 1.")
     for key, on in (
@@ -93,6 +123,14 @@ def _check_rollout(config: DictConfig) -> None:
     ):
         if on:
             raise ConfigError(f"actor_rollout_ref.rollout.{key}=true cannot be combined with tandem decoding.")
+
+
+def _check_loop_manager(rollout: DictConfig) -> None:
+    if rollout.agent.agent_loop_manager_class != MANAGER:
+        raise ConfigError(
+            "actor_rollout_ref.rollout.agent.agent_loop_manager_class must be "
+            f"{MANAGER}, without which validation would not be solo; found {rollout.agent.agent_loop_manager_class}."
+        )
 
 
 def _check_objective(config: DictConfig, options: TandemOptions) -> None:

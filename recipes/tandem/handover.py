@@ -83,6 +83,9 @@ async def write_jointly(
             if schedule.author != author or token in stops:
                 break
         discarded += len(chunk) - (len(tokens) - before)
+        if len(tokens) - before == len(chunk) < wanted:
+            # The engine ended by itself, on a stop token that only it knows.
+            break
     return JointResponse(tokens, mask, requests, discarded)
 
 

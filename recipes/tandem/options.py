@@ -25,6 +25,7 @@ class TandemOptions:
             many standard deviations.
         pass_k: k of the macro-averaged pass@k that selects the best checkpoint; at most the validation's n.
         benchmarks: name -> data sources pooled under it for the macro average; None takes each data source by itself.
+        portable: settings of the portable path (`portable.PortableSettings`); None for a tandem engine.
         keep_best: keep a copy of the checkpoint with the highest macro pass@k as `best` beside the others.
     """
 
@@ -35,6 +36,7 @@ class TandemOptions:
     pass_k: int = 4
     benchmarks: Mapping[str, list[str]] | None = None
     keep_best: bool = True
+    portable: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("validation", VALIDATIONS), ("normaliser", NORMALISERS)):

@@ -36,3 +36,7 @@ class TandemReplica(vLLMReplica):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(TandemHttpServer)
+
+    def _get_server_name_prefix(self) -> str:
+        # The training worker's adapter looks its server up by the rollout's name.
+        return f"{self.config.name}_"

@@ -40,6 +40,8 @@ class TandemTrainer(GroupedTrainer):
         self.tandem = None
         if rollout.name == ROLLOUT:
             self.tandem = tandem_config(OmegaConf.to_container(rollout.engine_kwargs.vllm[SECTION], resolve=True))
+        elif self.options.portable is not None:
+            self.tandem = tandem_config(self.options.portable["tandem_config"])
         self.senior_share = 1.0
 
     def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:

@@ -1,10 +1,14 @@
 """Two data-parallel ranks with two rollout replicas, and a cluster that was running before."""
 
 import os
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -31,13 +35,35 @@ def test_two_ranks_two_replicas(start, small):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A cluster of one node with one logical device, as ``ray start`` makes it."""
+    """A cluster of one node with one logical device, as ``ray start`` makes it; it ends with its foreground process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
-    command = [RAY, "start", "--head", "--port=6397", "--num-cpus=8", "--num-gpus=1", "--include-dashboard=false"]
-    command += ["--disable-usage-stats", f"--temp-dir={tmp_path}/ray", "--object-store-memory=300000000"]
-    subprocess.run(command, check=True, env=environment, timeout=120, stdout=subprocess.DEVNULL)
-    yield "127.0.0.1:6397"
-    subprocess.run([RAY, "stop", "--force"], env=environment, timeout=120, stdout=subprocess.DEVNULL)
+    port = free_port()
+    command = [RAY, "start", "--head", "--block", f"--port={port}", "--num-cpus=8", "--num-gpus=1"]
+    command += ["--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=300000000"]
+    log = tmp_path / "ray.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, f"--temp-dir={tempfile.mkdtemp(prefix='ray', dir='/tmp')}"],
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + 120
+    while "Ray runtime started" not in log.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.5)
+    yield f"127.0.0.1:{port}"
+    members = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    for member in psutil.wait_procs(members, timeout=20)[1]:
+        member.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def test_joining_a_cluster(start, small, cluster):

@@ -51,7 +51,7 @@ def test_upstream_drops_the_weight():
 
 
 def test_layers_that_are_not_linear_keep_the_upstream_path(patched):
-    conv = torch.nn.Conv1d(4, 4, 3)
+    conv = torch.nn.Conv1d(64, 64, 4, groups=64, dtype=torch.bfloat16)
     conv.weight.requires_grad_(False)
     utils.dispatch_cpu_unquantized_gemm(conv, remove_weight=True)
     assert not hasattr(conv, "cpu_linear")

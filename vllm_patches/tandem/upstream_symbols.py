@@ -132,8 +132,13 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu",
-        "forgets all seeds when a row lacks one; unseeded rows get a stand-in",
-        Source(("if len(generators) != logits.shape[0]", "return compiled_random_sample(logits), logits_to_return")),
+        "0.28 forgets all seeds when a row lacks one (mended in 0.29); unseeded rows get a stand-in",
+        Source(
+            (
+                "return compiled_random_sample(logits), logits_to_return",
+                "for i, generator in generators.items(): q[i].exponential_(generator=generator)",
+            )
+        ),
     ),
     _tandem(
         "vllm.v1.worker.block_table:BlockTable.get_numpy_array",

@@ -40,6 +40,7 @@ def test_every_pair_composes_and_verl_accepts_it(preset, scale, tmp_path, monkey
     assert config.data.train_batch_size % config.actor_rollout_ref.actor.ppo_mini_batch_size == 0
     assert need_reference_policy(config) == (preset == "kl") and not need_critic(config)
     assert (SECTION in config.actor_rollout_ref.rollout.engine_kwargs.vllm) == (preset == "tandem")
+    assert (config.algorithm.tandem.portable is not None) == (preset == "portable")
 
 
 @pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))

@@ -55,7 +55,15 @@ SENTENCES = {
     "shared indices": "distinct values of extra_info.index",
     "no index": "no whole number in extra_info.index",
     "joint baseline": "mean something only with a junior",
+    "portable without a junior": "algorithm.tandem.portable.junior_url is not set",
+    "portable on the tandem engine": "the portable path runs on an ordinary engine",
+    "portable with another loop": "go together; take preset=portable",
+    "nobody at the junior's address": "algorithm.tandem.portable.junior_url: http://127.0.0.1:1/v1 failed",
 }
+JUNIOR = [
+    "algorithm.tandem.portable.junior_url=http://127.0.0.1:1/v1",
+    "algorithm.tandem.portable.junior_name=junior",
+]
 
 
 def tokenizer_of(words):
@@ -138,6 +146,20 @@ def cases(tmp_path_factory):
         "shared indices": [*good, f"data.train_files={folder}/shared.parquet"],
         "no index": [*good, f"data.train_files={folder}/unnumbered.parquet"],
         "joint baseline": [*good, "preset=grpo", "algorithm.tandem.validation=both"],
+        "portable without a junior": [*good, "preset=portable"],
+        "portable on the tandem engine": [
+            *good,
+            "preset=portable",
+            "actor_rollout_ref.rollout.name=tandem_vllm",
+            *JUNIOR,
+        ],
+        "portable with another loop": [*good, "+algorithm.tandem.portable={junior_name: junior}"],
+        "nobody at the junior's address": [
+            *good,
+            "preset=portable",
+            "algorithm.tandem.portable.max_retries=0",
+            *JUNIOR,
+        ],
         "good": [*good, "--dry-run"],
         "published names": [*good, f"+{TANDEM}.frozen_model={model}", f"+{TANDEM}.prob_primary=0.25", "--dry-run"],
         "baseline": [*good, "preset=grpo", "--dry-run"],

@@ -196,7 +196,7 @@ class Engine:
         options = dict(
             dtype="float32",
             enforce_eager=True,
-            block_size=16,
+            block_size=32,
             max_model_len=1024,
             max_num_seqs=16,
             max_num_batched_tokens=48,

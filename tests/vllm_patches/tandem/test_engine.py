@@ -246,7 +246,7 @@ def test_the_junior_outlives_a_deep_sleep(engine, jobs, expected):
 def test_the_kv_cache_makes_room_for_both_models(engine):
     config = engine.runner.kv_cache_config
     floats_per_token = 2 * 32 * (3 * 2 + 2 * 4)  # keys and values, head size, layers and KV heads of both models
-    block = 16 * floats_per_token * 4
+    block = engine.runner.cache_config.block_size * floats_per_token * 4
     assert config.num_blocks * block <= 1 << 28 < (config.num_blocks + 1) * block
 
 

@@ -1,0 +1,101 @@
+"""The portable path in verl: the senior on any of verl's engines, the junior behind an OpenAI-compatible endpoint.
+
+:class:`JointWriter` stands where an agent loop expects verl's server: asked for one response, it lets the two engines
+write it in turns (``handover.py``) and answers as a tandem engine would, mask included.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from verl.workers.rollout.replica import TokenOutput
+
+from recipes.tandem.handover import write_jointly
+from recipes.tandem.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
+from vllm_patches.tandem.boundaries import BoundarySets
+from vllm_patches.tandem.config import CONFIG_KEY, request_settings
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
+from vllm_patches.tandem.schedule import JUNIOR, SENIOR
+
+ENDPOINT_FAULT = "junior_endpoint_fault"
+
+
+class JointWriter:
+    """Answers for a tandem engine: senior and junior write each response in turns."""
+
+    def __init__(
+        self,
+        senior: Any,
+        junior: JuniorEndpoint,
+        settings: PortableSettings,
+        boundaries: BoundarySets,
+        stop_ids: Collection[int],
+        response_length: int,
+        context_length: int,
+    ):
+        """Name the two.
+
+        Args:
+            senior: verl's server, as an agent loop gets it.
+            junior: the other author.
+            settings: the block `algorithm.tandem.portable`.
+            boundaries: the tokens at which authors may change, by kind.
+            stop_ids: tokens that end a response, whoever emits them.
+            response_length: most tokens of a response.
+            context_length: most tokens of prompt and response.
+        """
+        self._senior, self._junior, self._settings = senior, junior, settings
+        self._config, self._boundaries, self._stop_ids = settings.schedule, boundaries, frozenset(stop_ids)
+        self._response_length, self._context_length = response_length, context_length
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **kwargs: Any
+    ) -> TokenOutput:
+        """One response, `(T,)`: tokens, the senior's log-probs at its own tokens (0 elsewhere), and the mask.
+
+        A fault of the junior's endpoint comes back in ``extra_fields`` without a mask: verl would regenerate or drop a
+        response whose loop raises.
+        """
+        sampling = dict(sampling_params)
+        extra = dict(sampling.pop("extra_args", None) or {})
+        params = request_settings(self._config, extra.pop(CONFIG_KEY, None), prompt_ids).params
+        if extra:
+            sampling["extra_args"] = extra
+        longest = min(self._response_length, self._context_length - len(prompt_ids))
+        log_probs: dict[int, float] = {}
+
+        async def senior(token_ids: Sequence[int], max_tokens: int, seed: int) -> list[int]:
+            output = await self._senior.generate(
+                request_id=request_id,
+                prompt_ids=list(token_ids),
+                sampling_params={**sampling, "max_tokens": max_tokens},
+                **kwargs,
+            )
+            written = output.token_ids[:max_tokens]
+            position = len(token_ids) - len(prompt_ids)
+            log_probs.update(enumerate((output.log_probs or [0.0] * len(written))[: len(written)], start=position))
+            return written
+
+        async def junior(token_ids: Sequence[int], max_tokens: int, seed: int) -> list[int]:
+            return await self._junior.write(token_ids, max_tokens, sampling)
+
+        alone = params.selection_strategy == "senior"
+        try:
+            response = await write_jointly(
+                prompt_ids,
+                {SENIOR: senior, JUNIOR: junior},
+                params,
+                self._boundaries.of(params.strategy.boundary),
+                stop_ids=self._stop_ids,
+                max_tokens=longest,
+                chunk_tokens=longest if alone else self._settings.chunk_tokens,
+            )
+        except JuniorEndpointError as error:
+            return TokenOutput(token_ids=[], extra_fields={ENDPOINT_FAULT: f"the junior's endpoint {error}"})
+        mask = response.authorship_mask
+        return TokenOutput(
+            token_ids=response.token_ids,
+            log_probs=[log_probs[i] if author == SENIOR else 0.0 for i, author in enumerate(mask)]
+            if sampling.get("logprobs")
+            else None,
+            extra_fields={"kv_transfer_params": {AUTHORSHIP_KEY: mask}},
+        )

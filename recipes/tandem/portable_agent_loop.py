@@ -1,0 +1,56 @@
+"""The agent loop `tandem_portable`: the loop `tandem` over two engines that know nothing of each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+from transformers import GenerationConfig
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+
+from recipes.tandem.agent_loop import TandemAgentLoop
+from recipes.tandem.junior_endpoint import JuniorEndpoint, PortableSettings
+from recipes.tandem.portable import ENDPOINT_FAULT, JointWriter
+from vllm_patches.tandem.outputs import AuthorshipError
+
+# verl builds a loop per response; connections are kept between them.
+_junior_endpoints: dict[tuple[str, str], JuniorEndpoint] = {}
+
+
+class PortableTandemAgentLoop(TandemAgentLoop):
+    """Senior on verl's own server, junior behind `algorithm.tandem.portable.junior_url`."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        block = OmegaConf.to_container(self.config.algorithm.tandem.portable, resolve=True)
+        settings = PortableSettings.from_mapping(block)
+        address = (settings.junior_url, settings.junior_name)
+        if address not in _junior_endpoints:
+            _junior_endpoints[address] = JuniorEndpoint(settings)
+        rollout = self.rollout_config
+        self.server_manager = JointWriter(
+            self.server_manager,
+            _junior_endpoints[address],
+            settings,
+            self.boundaries,
+            stop_ids(self.tokenizer),
+            rollout.response_length,
+            rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+        )
+
+    def settings(self) -> Mapping[str, Any]:
+        return self.config.algorithm.tandem.portable.tandem_config
+
+    def _write_mask(self, output: AgentLoopOutput, returned: object, extra: dict[str, Any]) -> None:
+        if fault := output.extra_fields.pop(ENDPOINT_FAULT, None):
+            raise AuthorshipError(fault)
+        super()._write_mask(output, returned, extra)
+
+
+def stop_ids(tokenizer) -> set[int]:
+    """The tokens at which an engine ends a response: the tokenizer's, and those of the model's generation config."""
+    stops = {tokenizer.eos_token_id}
+    try:
+        stored = GenerationConfig.from_pretrained(tokenizer.name_or_path).eos_token_id
+    except OSError:
+        return stops
+    return stops | set(stored if isinstance(stored, list) else [] if stored is None else [stored])

@@ -1,0 +1,117 @@
+"""Tandem as a user runs it: two models in one engine, a worker that is killed, and the same command again."""
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")
+
+
+def test_train_lose_the_worker_resume(start, small):
+    arguments = [*small, *PAIR, "trainer.test_freq=3", "trainer.total_training_steps=3"]
+    first = start("recipes.tandem.main", *arguments)
+    first.wait_for_step(1)
+    before = first.metrics()
+    engine_worker(first).kill()
+    assert first.wait(120) not in (0, None)
+    assert "died" in first.log or "run failed" in first.log
+    # The kill may fall on a step that is nearly done.
+    done = max(int(folder.name.removeprefix("global_step_")) for folder in first.folder.rglob("global_step_*"))
+
+    second = start("recipes.tandem.main", *arguments)
+    assert second.wait() == 0, second.log[-6000:]
+    assert f"setting global step to {done}" in second.log
+    metrics = second.metrics()
+    assert sorted(metrics) == [1, 2, 3]
+    assert metrics[1] == before[1], "the curve before the kill is kept"
+    for step in metrics.values():
+        # 32 prompts x 8 responses, one coin a word.
+        redraws = step["tandem/redraws_per_response"] * 256
+        assert redraws > 1000
+        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
+        assert step["tandem/switches_per_response"] > 1
+        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["actor/grad_norm"] > 0
+    assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[3].keys()
+    (best,) = second.folder.rglob("best/best.json")
+    assert '"step": 3' in best.read_text()
+
+
+def engine_worker(run) -> psutil.Process:
+    for process in run.descendants():
+        if "VLLM::Worker" in " ".join(process.cmdline()):
+            return process
+    raise LookupError("the run has no engine worker")
+
+
+@pytest.mark.long
+def test_a_senior_that_always_writes_is_grpo(start, small):
+    """p = 1 through the whole trainer: no junior token, and everything a GRPO run reports."""
+    run = start(
+        "recipes.tandem.main",
+        *small,
+        "trainer.total_training_steps=1",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config.prob_senior=1.0",
+    )
+    assert run.wait() == 0, run.log[-6000:]
+    step = run.metrics()[1]
+    assert step["tandem/senior_token_share"] == 1.0 and step["tandem/switches_per_response"] == 0.0
+    assert step["training/rollout_probs_diff_mean"] < 1e-5
+
+
+@pytest.fixture
+def junior(toy_world, tmp_path):
+    """The toy model behind vLLM's own OpenAI-compatible server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(toy_world / "model")]
+    command += ["--served-model-name", "junior", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
+    command += ["--max-model-len", "128", "--enforce-eager", "--kv-cache-memory-bytes", "67108864"]
+    environment = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    log = tmp_path / "junior.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+    deadline = time.monotonic() + 400
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+            break
+        except OSError:
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(1)
+    yield f"http://127.0.0.1:{port}/v1"
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_the_portable_path_trains(start, small, junior):
+    """Two ordinary engines: the same coins, the same mask, the same agreement of rollout and actor."""
+    run = start(
+        "recipes.tandem.main",
+        *small,
+        "preset=portable",
+        f"algorithm.tandem.portable.junior_url={junior}",
+        "algorithm.tandem.portable.junior_name=junior",
+        "trainer.total_training_steps=2",
+    )
+    assert run.wait(900) == 0, run.log[-6000:]
+    for step in run.metrics().values():
+        redraws = step["tandem/redraws_per_response"] * 256
+        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
+        assert step["tandem/switches_per_response"] > 1
+        assert step["training/rollout_probs_diff_mean"] < 1e-5
+        assert step["actor/grad_norm"] > 0
