@@ -17,7 +17,7 @@ from recipes.common.reward_faults import RewardFaults
 from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import Result, Score, Skip, from_verl, normalise, to_verl
 
-OWN_FUNCTIONS = ("pkg://reward_fns.", "pkg://reward_fns/")
+OWN_FUNCTIONS = ("pkg://reward_fns.", "pkg://reward_fns/", "pkg://recipes.common.")
 RESPONSE_FAULTS = {Kind.TIME_OUT: "time_out", Kind.MEMORY: "memory", Kind.CRASH: "crash"}
 
 
@@ -49,6 +49,9 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
         extra_info.update((fields.get("tool_extra_fields") or {}).items())
         extra_info["num_turns"] = fields.get("__num_turns__")
         extra_info["rollout_reward_scores"] = fields.get("reward_scores", {})
+        if self.reward_router_address is not None:
+            # A reward model judges the whole conversation.
+            extra_info["raw_prompt"] = list(fields["raw_prompt"])
         return {
             "data_source": fields["data_source"],
             "solution_str": await self.loop.run_in_executor(
@@ -77,7 +80,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
             return reward_call.raised(error)
 
     def _limit(self) -> float | None:
-        """Functions of ``reward_fns`` bound themselves, under their own limits."""
+        """Our own functions bound themselves, under their own limits."""
         return None if self.path and self.path.startswith(OWN_FUNCTIONS) else self.faults.time_limit
 
     def _isolated(self) -> bool:
