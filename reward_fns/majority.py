@@ -314,3 +314,12 @@ class CollapseAlarm:
         if answer and count >= self._same_answer * len(self._recent):
             return f"{count} of the last {len(self._recent)} votes were won by the answer {answer[:40]!r}"
         return ""
+
+    def state_dict(self) -> dict:
+        """The votes it remembers, in JSON types, for a checkpoint."""
+        return {"recent": [list(vote) for vote in self._recent]}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Remember the votes of `state_dict`, the last ones when the window is shorter now."""
+        self._recent.clear()
+        self._recent.extend((float(agreement), str(answer)) for agreement, answer in state["recent"])

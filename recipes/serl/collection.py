@@ -20,6 +20,7 @@ class Group:
         agreement: mean reward of the group in 0..1.
         entropy: of the vote, in nats.
         label_correct: whether the winning answer equals the gold one, `None` without gold.
+        answer: the winning answer, `None` without a vote.
         handle: whatever finds the group's rollouts again.
     """
 
@@ -27,6 +28,7 @@ class Group:
     agreement: float
     entropy: float = 0.0
     label_correct: bool | None = None
+    answer: str | None = None
     handle: Any = None
 
 
@@ -137,6 +139,8 @@ def _write(journal: Journal, kind: str, step: int, instruction: Instruction, **f
 
 def _write_group(journal: Journal, kind: str, step: int, group: Group, **fields) -> None:
     fields |= {"reward": group.agreement, "agreement": group.agreement, "entropy": group.entropy}
+    if group.answer is not None:
+        fields["answer"] = group.answer
     if group.label_correct is not None:
         fields["label_correct"] = group.label_correct
     _write(journal, kind, step, group.instruction, **fields)

@@ -1,6 +1,6 @@
 """A round's responses as voted or labelled groups: what can be trained on, what leaves and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from recipes.common import groups as responses
 from recipes.common.groups import GroupHook, Settlement, settle
@@ -9,6 +9,7 @@ from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import vote_on_group
+from reward_fns.majority import Vote
 from reward_fns.result import Score, Skip
 
 
@@ -19,11 +20,12 @@ def judge_by_vote(
     faults: RewardFaults,
     *,
     n: int,
+    on_vote: Callable[[Vote], object] = lambda vote: None,
 ) -> tuple[Round, Settlement]:
     """Vote on every group that has all its `n` responses; `instructions` are the prompts of the round by uid.
 
     The vote replaces whatever the reward function said. Where it knew a gold answer (rows of a dataset), its verdict
-    on the winner becomes `label_correct`.
+    on the winner becomes `label_correct`. `on_vote` sees every vote that could be counted.
 
     Raises:
         BudgetSpent: more responses failed, or could not be compared, than the budget allows.
@@ -41,11 +43,16 @@ def judge_by_vote(
             ties=settings.ties,
             question_in_text=settings.question_in_text,
         )
+        if vote is not None:
+            on_vote(vote)
         if vote is None or not vote.decided:
             _leave(judged, instruction, group, group.drop)
             continue
         label = _label(gold[vote.winner]) if instruction.origin == "dataset" else None
-        judged.groups.append(Group(instruction, sum(vote.rewards) / n, vote.entropy, label, handle=uid))
+        # The original's rule votes on whole texts; only the default one reads an answer out of them.
+        answer = vote.answers[vote.winner] if settings.convention == "default" else None
+        agreement = sum(vote.rewards) / n
+        judged.groups.append(Group(instruction, agreement, vote.entropy, label, answer, handle=uid))
     return judged, _settle(groups, faults, expected=len(instructions) * n, min_group=n)
 
 

@@ -57,15 +57,17 @@ class VoteSettings:
         convention: `default`, or `reference` for the original's pairwise matrix.
         ties: `undecided` drops a group whose vote is tied; `earliest` lets the answer sampled first win.
         question_in_text: vote on question and response together, as the original.
-        alarm_agreement: mean agreement of a step above which the model may have collapsed to one answer.
-        alarm_steps: so many such steps in a row raise the alarm.
+        alarm_window: votes that the collapse alarm looks back on.
+        alarm_agreement: their mean agreement from which the model may have collapsed to one answer.
+        alarm_same_answer: share of them won by one and the same answer from which it may have.
     """
 
     convention: str = "default"
     ties: str = "undecided"
     question_in_text: bool = False
+    alarm_window: int = 64
     alarm_agreement: float = 0.95
-    alarm_steps: int = 3
+    alarm_same_answer: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class SerlSettings:
             "log_instructions": (self.log_instructions, 0),
             "limits.max_rounds": (self.limits.max_rounds, 1),
             "limits.max_skipped_steps": (self.limits.max_skipped_steps, 0),
-            "vote.alarm_steps": (self.vote.alarm_steps, 1),
+            "vote.alarm_window": (self.vote.alarm_window, 1),
             "instructions.few_shot_generation": (self.instructions.few_shot_generation, 1),
             "instructions.few_shot_generated": (self.instructions.few_shot_generated, 0),
             "instructions.few_shot_generation_batch_size": (self.instructions.few_shot_generation_batch_size, 1),
@@ -158,6 +160,7 @@ class SerlSettings:
             "instructions.top_p": self.instructions.top_p,
             "instructions.rouge_threshold": self.instructions.rouge_threshold,
             "vote.alarm_agreement": self.vote.alarm_agreement,
+            "vote.alarm_same_answer": self.vote.alarm_same_answer,
         }
         for name, value in shares.items():
             if not 0 < value <= 1:

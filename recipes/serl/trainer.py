@@ -11,7 +11,6 @@ from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from recipes.common.grouped_trainer import GroupedTrainer
-from recipes.serl.alarm import CollapseAlarm
 from recipes.serl.answering import PARTITION, instruction_row, prompt_batch, rows_of
 from recipes.serl.collection import Collection, Round, collect, vote_metrics
 from recipes.serl.generation import InstructionGenerator, chat_tokenizer
@@ -26,6 +25,7 @@ from recipes.serl.schedule import Schedule
 from recipes.serl.settings import SerlSettings
 from recipes.serl.sources import DatasetSource, SelfInstructSource
 from recipes.serl.state import read_state, write_state
+from reward_fns.majority import CollapseAlarm, Vote
 
 STATE_FILE = "serl.json"
 
@@ -59,7 +59,9 @@ class SerlTrainer(GroupedTrainer):
         self.trained_prompts = 0
         self.skipped_steps = 0
         self.stepped = False
-        self.alarm = CollapseAlarm(self.settings.vote.alarm_agreement, self.settings.vote.alarm_steps)
+        vote = self.settings.vote
+        self.alarm = CollapseAlarm(vote.alarm_window, vote.alarm_agreement, vote.alarm_same_answer)
+        self.alarm_reason = ""
         super().__init__(config)
 
     def _init_dataloader(self) -> None:
@@ -77,7 +79,7 @@ class SerlTrainer(GroupedTrainer):
             scope=settings.instructions.similarity_scope,
             rng_seed=settings.rng_seed,
         )
-        template_kwargs = OmegaConf.to_container(self.config.data.get("apply_chat_template_kwargs") or {})
+        template_kwargs = dict(self.config.data.get("apply_chat_template_kwargs") or {})
         return SelfInstructSource(
             pool,
             load_template(settings.instructions.prompt_file),
@@ -206,7 +208,9 @@ class SerlTrainer(GroupedTrainer):
         if self.settings.variant == "ground_truth":
             judged, settlement = judge_by_label(groups, by_uid, self.group_hook, self.reward_faults, n=n)
         else:
-            judged, settlement = judge_by_vote(groups, by_uid, self.settings.vote, self.reward_faults, n=n)
+            judged, settlement = judge_by_vote(
+                groups, by_uid, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
+            )
         for name, number in settlement.metrics.items():
             if name.startswith(("reward_faults/score/", "reward_faults/skip/")):
                 metrics[name] = metrics.get(name, 0.0) + number
@@ -217,6 +221,9 @@ class SerlTrainer(GroupedTrainer):
             tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
         kept = set(settlement.kept)
         return judged, batch.select_keys([key for key in batch.keys if key in kept])
+
+    def _watch(self, vote: Vote) -> None:
+        self.alarm_reason = self.alarm.observe(vote)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args, **kwargs) -> KVBatchMeta:
         """verl's own: the groups of a step are settled before."""
@@ -304,13 +311,13 @@ class SerlTrainer(GroupedTrainer):
                 "serl/trained_prompts": self.trained_prompts,
                 "serl/iteration": self.schedule.iteration(self.trained_prompts),
                 "serl/skipped_steps": self.skipped_steps,
-                "serl/collapse_alarm": float(self.alarm.update([group.agreement for group in collection.groups])),
+                "serl/collapse_alarm": float(bool(self.alarm_reason)),
             }
         )
         if collection.reason:
             print(f"serl: step {step} trains {trained} prompts: {collection.reason}")
-        if metrics["serl/collapse_alarm"]:
-            print(f"serl: step {step}: {self.alarm.message}")
+        if self.alarm_reason:
+            print(f"serl: step {step}: {self.alarm_reason}; the model may have collapsed to one answer")
         for group in collection.trained[: self.settings.log_instructions]:
             print(f"serl: step {step}, agreement {group.agreement:.2f}: {group.instruction.text!r}")
         if self.skipped_steps > self.settings.limits.max_skipped_steps:

@@ -1,5 +1,7 @@
 """A round's responses become voted or labelled groups; what has no verdict leaves, with its reason."""
 
+import json
+
 import pytest
 
 from recipes.common.groups import Group, Sample, settle
@@ -10,6 +12,7 @@ from recipes.serl.pool import Instruction
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import majority_reward
 from reward_fns.errors import BudgetSpent, SkipError
+from reward_fns.majority import CollapseAlarm, majority_vote
 from reward_fns.result import FailureBudget, Score, Skip
 
 FAULTS = RewardFaults()
@@ -31,8 +34,8 @@ def prompts(*uids, origin="generated"):
     return {uid: Instruction(number, f"question {uid}", origin) for number, uid in enumerate(uids)}
 
 
-def vote(groups, instructions, n=4, faults=FAULTS, **settings):
-    return judge_by_vote(groups, instructions, VoteSettings(**settings), faults, n=n)
+def vote(groups, instructions, n=4, faults=FAULTS, on_vote=lambda vote: None, **settings):
+    return judge_by_vote(groups, instructions, VoteSettings(**settings), faults, n=n, on_vote=on_vote)
 
 
 def test_votes_become_rewards_and_groups_without_a_winner_leave():
@@ -47,6 +50,23 @@ def test_votes_become_rewards_and_groups_without_a_winner_leave():
     assert settlement.rewards == rewards and sorted(settlement.kept) == sorted(rewards)
     assert sorted(settlement.dropped) == sorted(f"{uid}_{i}_0" for uid in ("tied", "none") for i in range(4))
     assert settlement.metrics["reward_faults/score/minority"] == 1
+    assert [g.answer for g in judged.groups] == ["3", "7"]
+
+
+def test_the_collapse_alarm_sees_every_vote_and_goes_on_from_a_checkpoint():
+    votes = []
+    vote(
+        [group("a", "3353"), group("tied", "3355"), group("short", "33")],
+        prompts("a", "tied", "short"),
+        faults=RewardFaults(skip_share=0.5),
+        on_vote=votes.append,
+    )
+    assert [v.agreement for v in votes] == [0.75, 0.5]
+    alarm, unanimous = CollapseAlarm(window=4), majority_vote([r"\boxed{3}"] * 4)
+    assert [alarm.observe(unanimous) for _ in range(3)] == [""] * 3
+    restored = CollapseAlarm(window=4)
+    restored.load_state_dict(json.loads(json.dumps(alarm.state_dict())))
+    assert restored.observe(unanimous) == alarm.observe(unanimous) != ""
 
 
 def test_groups_that_lost_responses_or_never_came_are_not_voted_on():
