@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipes.serl.estimators import grpo_advantage, reinforce_pp_advantage, rloo_advantage
@@ -52,6 +52,7 @@ def others_mean(scores, index, i):
     return sum(others) / len(others)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from([0.0, 1e-4, 0.1]), st.sampled_from([1.0, 0.9]))
 def test_reinforce_pp_equals_the_loop(seed, binary, kl_coef, gamma):
     scores, masks, kl, _ = batch(seed, binary=binary)
@@ -63,6 +64,7 @@ def test_reinforce_pp_equals_the_loop(seed, binary, kl_coef, gamma):
     assert torch.allclose(advantages, double(loop_whiten(expected, masks)), atol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from([0.0, 1e-4, 0.1]))
 def test_rloo_equals_the_loop(seed, binary, kl_coef):
     scores, masks, kl, index = batch(seed, binary=binary)
@@ -73,6 +75,7 @@ def test_rloo_equals_the_loop(seed, binary, kl_coef):
     assert torch.allclose(advantages, double(loop_whiten(expected, masks)), atol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.booleans())
 def test_grpo_equals_the_loop(seed, binary):
     scores, masks, _, index = batch(seed, binary=binary)
@@ -84,6 +87,7 @@ def test_grpo_equals_the_loop(seed, binary):
     assert torch.allclose(advantages, double(expected), atol=1e-6) and torch.equal(advantages, returns)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_order_of_rows_and_padding_do_not_matter(seed):
     scores, masks, kl, index = batch(seed)

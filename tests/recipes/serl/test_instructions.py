@@ -7,7 +7,7 @@ import string
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipes.serl.instructions import (
@@ -48,6 +48,7 @@ def test_parse_cases(text, items):
     assert parse_instructions(text) == items
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="12. \n\tab٣:)", max_size=60))
 def test_parse_equals_the_rule_of_the_original(text):
     rule = re.compile(r"\d+\.\s+(.*?)(?=\n\d+\.\s+|$)", re.DOTALL)
@@ -111,6 +112,7 @@ def test_filter_keeps_case_unless_told_otherwise():
 KEYWORDS = "image images graph graphs picture pictures file files map maps draw plot".split() + ["go to"]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(

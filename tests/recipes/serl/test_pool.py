@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
@@ -125,6 +125,7 @@ def test_bad_settings_are_refused(arguments, message):
         InstructionPool(**{"seeds": SEEDS, **arguments})
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=7).map(" ".join), max_size=25))
 def test_pool_scope_decides_as_the_loop_of_the_original(candidates):
     scorer = RougeScorer(["rougeL"], use_stemmer=False)

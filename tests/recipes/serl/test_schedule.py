@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
@@ -59,6 +59,7 @@ def test_learning_rate_equals_transformers_until_the_end_and_never_rises_after_i
     assert rebound > 0.9
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.floats(0, 0.5), st.floats(0, 1))
 def test_learning_rate_rises_in_the_warm_up_and_falls_ever_after(total, warmup_ratio, min_ratio):
     updates = range(0, 2 * total, max(1, total // 50))
