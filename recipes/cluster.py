@@ -150,7 +150,7 @@ def poll_fast(config, device: str) -> None:
         sampler.path, sampler.name = "pkg://recipes.platforms.replay_buffer", "FastPollingReplayBuffer"
 
 
-def prepare_ray(config, device: str, cluster: str | None) -> None:
+def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0) -> None:
     """Logical devices for a local CPU cluster, and the environment every worker needs."""
     from omegaconf import OmegaConf, open_dict
 
@@ -166,7 +166,7 @@ def prepare_ray(config, device: str, cluster: str | None) -> None:
             return
         ray_init.address = "local"
         if device == "cpu":
-            devices = config.trainer.n_gpus_per_node * config.trainer.nnodes
+            devices = config.trainer.n_gpus_per_node * config.trainer.nnodes + more_devices
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
                 devices += reward_model.n_gpus_per_node * reward_model.nnodes
@@ -174,12 +174,12 @@ def prepare_ray(config, device: str, cluster: str | None) -> None:
             ray_init.num_cpus = ray_init.get("num_cpus") or max(os.cpu_count() or 1, 4 + 4 * devices)
 
 
-def check_cluster(config, cluster: str) -> None:
+def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
     """Every node of a cluster that is joined must have the package, and the cluster the devices."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    wanted = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    wanted = config.trainer.n_gpus_per_node * config.trainer.nnodes + more_devices
 
     def installed() -> str | None:
         from importlib.metadata import PackageNotFoundError, version
@@ -195,8 +195,8 @@ def check_cluster(config, cluster: str) -> None:
         if devices < wanted:
             raise EnvironmentProblem(
                 f"the cluster at {cluster} offers {devices:g} devices and the run wants {wanted} "
-                "(trainer.nnodes x trainer.n_gpus_per_node); nodes without an accelerator offer logical ones when "
-                "started with 'ray start --num-gpus=N'"
+                "(trainer.nnodes x trainer.n_gpus_per_node, and what the recipe takes beside them); nodes without an "
+                "accelerator offer logical ones when started with 'ray start --num-gpus=N'"
             )
         probe = ray.remote(num_cpus=0)(installed)
         for node in ray.nodes():

@@ -31,12 +31,14 @@ class Recipe:
         config_name: the primary yaml in the recipe's ``config`` package.
         check: called with the composed config; raises ValueError with one sentence when the method cannot run with it.
         blocks: dotted keys whose content is the recipe's own (``check`` validates it).
+        more_devices: devices the checked config takes beside ``trainer.nnodes`` x ``trainer.n_gpus_per_node``.
     """
 
     name: str
     config_name: str
     check: Callable[[object], None]
     blocks: Collection[str] = ()
+    more_devices: Callable[[object], int] = lambda config: 0
 
     @property
     def config_module(self) -> str:
@@ -164,12 +166,13 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
             resume.restore_metrics(metrics)
         return 0
 
+    more_devices = recipe.more_devices(config)
     if address is not None:
-        cluster.check_cluster(config, address)
+        cluster.check_cluster(config, address, more_devices)
     run = leftovers.begin_run()
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
-    cluster.prepare_ray(config, device, address)
+    cluster.prepare_ray(config, device, address, more_devices)
     watchdog = Watchdog(run)
     watchdog.start()
     try:

@@ -89,7 +89,19 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
             raise MissingFileError(f"pasodoble.knowledge.path: {error}") from error
 
 
-RECIPE = Recipe(name="pasodoble", config_name="pasodoble", check=check, blocks=("pasodoble", "proposer"))
+def proposer_devices(config: DictConfig) -> int:
+    """Devices of the Proposer's own pool; none if the two roles share theirs."""
+    settings = config.pasodoble
+    return settings.proposer_nodes * settings.proposer_gpus_per_node if settings.layout == "separate" else 0
+
+
+RECIPE = Recipe(
+    name="pasodoble",
+    config_name="pasodoble",
+    check=check,
+    blocks=("pasodoble", "proposer"),
+    more_devices=proposer_devices,
+)
 
 if __name__ == "__main__":
     sys.exit(main(RECIPE))

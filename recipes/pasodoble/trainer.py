@@ -232,8 +232,9 @@ class PasoDobleTrainer(Side, PPOTrainerSync):
         self._step_keys += batch.keys
         data = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, select_fields=["extra_fields"])
         results = {
-            key: from_verl(extra["reward_extra_info"])
-            for key, extra in zip(batch.keys, data["extra_fields"].tolist(), strict=True)
+            # the queue may wrap each row's mapping
+            key: from_verl(getattr(extra, "data", extra)["reward_extra_info"])
+            for key, extra in zip(batch.keys, list(data["extra_fields"]), strict=True)
         }
         FailureBudget(self.settings.max_ungraded_share, MIN_UNGRADED).require(results.values())
         rewards: dict[str, list[float]] = {}
@@ -309,8 +310,11 @@ class OfflineTrainer(PasoDobleTrainer):
         while phase := iteration.phase(len(self.state.buffer)):
             updated = self._proposer_try(timing_raw) if phase == "proposer" else self._solver_try(metrics, timing_raw)
             iteration.record(phase, updated=updated)
-            if iteration.phase(len(self.state.buffer)):
+            following = iteration.phase(len(self.state.buffer))
+            if following:
                 self.forget_round()
+            if following != phase:
+                self._print_digests(f"step {self.global_steps}, {phase} phase")
         for name, tries in iteration.tries.items():
             metrics[f"game/tries/{name}"] = float(tries)
             metrics[f"game/out_of_tries/{name}"] = float(name in iteration.exhausted())

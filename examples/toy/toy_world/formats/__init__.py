@@ -6,6 +6,9 @@ from types import ModuleType
 
 FORMATS = {
     "arithmetic": "toy_world.formats.arithmetic",
+    "step_ppo": "toy_world.formats.step_ppo",
+    "serl": "toy_world.formats.serl",
+    "pasodoble": "toy_world.formats.pasodoble",
 }
 
 
@@ -33,8 +36,9 @@ def load_format(name: str) -> ModuleType:
 
     It defines ``DATA_SOURCE`` and ``ABILITY`` (columns of the data files), ``BAND`` (lowest and highest greedy accuracy
     the warm-up may end with), ``MAX_RESPONSE_TOKENS``, ``split(seed) -> Split`` and
-    ``grade(response, ground_truth) -> bool``. With ``write_more(folder, split, tokenizer, seed) -> dict`` it may add
-    files and models to the world; what that returns goes into world.json.
+    ``grade(response, ground_truth) -> bool``. ``CHAT_TEMPLATE``, where it is there, replaces the tokenizer's own. With
+    ``write_more(folder, split, tokenizer, seed) -> dict`` it may add files and models to the world; what that returns
+    goes into world.json.
 
     Raises:
         ValueError: no format of that name.
