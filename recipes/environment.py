@@ -234,6 +234,12 @@ def check_optional_libraries() -> Iterator[Finding]:
         remedy = f"nothing here needs it: pip uninstall {name}" if problem else ""
         detail = f"breaks on import, and takes verl or vLLM down with it: {problem}" if problem else "importable"
         yield Finding("libraries", name, FAILURE if problem else OK, detail, remedy)
+    if problem := compat.trl_problem():
+        found, _, remedy = problem.partition("; ")
+        yield Finding("libraries", "trl", FAILURE, found, remedy)
+    else:
+        version = compat.installed_version("trl")
+        yield Finding("libraries", "trl", OK, version or "not installed: the extra dpo of step_ppo needs it")
 
 
 def _entry_points(group: str, package: str) -> list[importlib.metadata.EntryPoint]:

@@ -123,6 +123,22 @@ def test_a_torchvision_built_for_another_torch_is_a_failure(ahead):
     assert "pip uninstall torchvision" in finding.remedy
 
 
+@pytest.mark.parametrize(("version", "state"), [("1.12.0", OK), ("1.13.0", FAILURE), ("1.16.0", FAILURE)])
+def test_a_trl_that_verl_cannot_import_from_is_a_failure(ahead, version, state):
+    from recipes.config_checks import check_trl
+    from recipes.errors import EnvironmentProblem
+
+    install_fake(ahead, "trl", version, None)
+    finding = by_item(environment.check_optional_libraries())["trl"]
+    assert finding.state == state and version in finding.detail
+    if state == FAILURE:
+        assert "pip install 'trl<1.13'" in finding.remedy
+        with pytest.raises(EnvironmentProblem, match="pip install 'trl<1.13'"):
+            check_trl()
+    else:
+        check_trl()
+
+
 def test_a_library_that_kills_its_process_is_a_failure_not_the_end_of_the_doctor(ahead):
     install_fake(ahead, "torchcodec", "0.14", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     finding = by_item(environment.check_optional_libraries())["torchcodec"]
