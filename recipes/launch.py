@@ -105,6 +105,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     config_checks.check_group_stage(config)
     config_checks.check_micro_batches(config)
     config_checks.check_engine(device)
+    config_checks.check_trl()
     config_checks.check_registered(recipe.rows)
     if dry_run:
         return 0
