@@ -12,7 +12,7 @@ from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.prompts import encode, messages
 from recipes.evaluation.sample_store import Sample, SampleStore
-from recipes.evaluation.sampling import Request, problem_seed
+from recipes.evaluation.sampling import OnDone, Request, problem_seed
 from recipes.evaluation.settings import ModelSpec, Settings
 from recipes.evaluation.vllm_engine import VllmEngine
 
@@ -57,6 +57,10 @@ def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str
     return text[: min(ends)] if ends else text
 
 
+def ignore(problem: str, samples: Sequence[Sample]) -> None:
+    """Nobody waits for single problems."""
+
+
 class Generator:
     """One model, loaded when the first response is missing."""
 
@@ -74,8 +78,13 @@ class Generator:
         self._engines: dict[str, Any] = {}
         self._tokenizer: Any = None
 
-    def samples(self, benchmark: Benchmark, name: str) -> dict[str, list[Sample]]:
+    def samples(self, benchmark: Benchmark, name: str, on_done: OnDone = ignore) -> dict[str, list[Sample]]:
         """All responses to a benchmark, finished problems taken from `output_dir/name`.
+
+        Args:
+            benchmark: the problems.
+            name: of the model, and of its folder.
+            on_done: called with each problem and its responses as they are stored, while the engine writes the next.
 
         Raises:
             LaunchError: the store holds responses of other settings, or an engine fails.
@@ -93,13 +102,18 @@ class Generator:
             },
             settings.sampling.n,
         )
+
+        def keep(problem: str, samples: Sequence[Sample]) -> None:
+            store.add(problem, samples)
+            on_done(problem, samples)
+
         try:
             left = [problem for problem in benchmark.problems if problem.id not in store.finished]
             if left and self._partner_source:
-                self._hand_off(benchmark, left, store)
+                self._hand_off(benchmark, left, keep)
             elif left:
                 requests = [self._request(benchmark, problem) for problem in left]
-                self._engine("model").generate(requests, settings.sampling, store.add)
+                self._engine("model").generate(requests, settings.sampling, keep)
             return {problem.id: store.finished[problem.id] for problem in benchmark.problems}
         finally:
             store.close()
@@ -147,7 +161,7 @@ class Generator:
                 self._engines[role] = VllmEngine(str(source), self._settings.engine)
         return self._engines[role]
 
-    def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], store: SampleStore) -> None:
+    def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], on_done: OnDone) -> None:
         settings = self._settings
         sampling = settings.sampling
         model, partner = self._engine("model"), self._engine("partner")
@@ -170,7 +184,7 @@ class Generator:
         )
         for position, problem in enumerate(problems):
             mine = responses[position * sampling.n : (position + 1) * sampling.n]
-            store.add(
+            on_done(
                 problem.id,
                 [
                     Sample(

@@ -24,6 +24,7 @@ from recipes.evaluation.metrics import per_problem, summarise
 from recipes.evaluation.paired import compare
 from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.run_card import run_card
+from recipes.evaluation.running_grader import RunningGrader
 from recipes.evaluation.sample_store import Sample, read_samples, write_jsonl
 from recipes.evaluation.settings import Settings, read_settings
 from reward_fns.errors import RewardError
@@ -53,11 +54,10 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     cards: dict[str, Any] = {}
     texts: dict[tuple[str, str], Mapping[str, Sequence[Sample]]] = {}
     for name, responses in _responses(settings, benchmarks, cards):
-        for benchmark, samples in responses:
-            if not benchmark.labelled:
+        for benchmark, samples, graded in responses:
+            if graded is None:
                 print(f"{benchmark.name} has no labels: the responses of {name} are stored and not graded")
                 continue
-            graded = _grade(settings, benchmark, samples)
             _write_samples(settings.output_dir / name / f"{benchmark.name}.samples.jsonl", benchmark, samples, graded)
             try:
                 result = summarise(graded, samples, settings.metrics)
@@ -91,21 +91,39 @@ def evaluate(settings: Settings) -> dict[str, Any]:
 
 
 def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[str, Any]):
-    """For every model its name and, benchmark by benchmark, its samples; models are loaded one at a time."""
+    """For every model its name and, benchmark by benchmark, its samples and their grades (None without labels).
+
+    Models are loaded one at a time.
+    """
     if settings.score_only is not None:
         if not settings.score_only.is_file():
             raise DataError(f"score_only: no file {settings.score_only}")
         cards[settings.score_only.stem] = {"score_only": str(settings.score_only)}
-        yield settings.score_only.stem, [(benchmarks[0], _saved(settings.score_only, benchmarks[0]))]
+        samples = _saved(settings.score_only, benchmarks[0])
+        graded = _grade(settings, benchmarks[0], samples) if benchmarks[0].labelled else None
+        yield settings.score_only.stem, [(benchmarks[0], samples, graded)]
         return
     for spec in settings.models:
         generator = Generator(spec, settings)
         name = f"{spec.name}+handoff" if settings.handoff["partner"] else spec.name
         cards[name] = asdict(spec) | {"loaded": generator.source}
         try:
-            yield name, [(benchmark, generator.samples(benchmark, name)) for benchmark in benchmarks]
+            yield name, [(benchmark, *_graded(settings, benchmark, generator, name)) for benchmark in benchmarks]
         finally:
-            generator.close()
+            if spec is not settings.models[-1]:
+                generator.close()
+
+
+def _graded(settings: Settings, benchmark: Benchmark, generator: Generator, name: str):
+    """The responses of a model to a benchmark and their grades, made while the engine still writes."""
+    if not benchmark.labelled:
+        return generator.samples(benchmark, name), None
+    grader = RunningGrader(lambda samples: _grade(settings, benchmark, samples))
+    try:
+        samples = generator.samples(benchmark, name, grader.add)
+        return samples, grader.grades(samples)
+    finally:
+        grader.close()
 
 
 def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[Sample]]:
