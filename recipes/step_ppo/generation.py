@@ -141,8 +141,13 @@ class VLLMGenerator:
 
     def __init__(self, model: str, sampling: Sampling, *, engine: dict | None = None, batch: int = 1024):
         from vllm import LLM
+        from vllm.platforms import current_platform
 
-        settings = {"enable_prefix_caching": True, "disable_log_stats": False} | (engine or {})
+        settings: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": False}
+        if current_platform.is_cpu():
+            # After a part of a prompt, vLLM winds the generator of a seeded request back; a CPU generator cannot.
+            settings["enable_chunked_prefill"] = False
+        settings |= engine or {}
         self.llm = LLM(model=model, **settings)
         self.sampling, self.batch = sampling, batch
 

@@ -6,7 +6,9 @@ after a kill and the stages that are done pass at once.
 """
 
 import argparse
+import ctypes
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -82,6 +84,15 @@ def plan(args: argparse.Namespace) -> list[Stage]:
     return stages
 
 
+PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """Linux: a stage must not go on writing when this command is killed and started again."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 STAGES = ("collect", "states", "complete", "prm", "score", "pairs")
 
 
@@ -124,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("+ " + shlex.join(stage.command()), flush=True)
         if args.dry_run:
             continue
-        code = subprocess.run(stage.command(), check=False).returncode
+        code = subprocess.run(stage.command(), check=False, preexec_fn=_end_with_parent).returncode
         if code:
             print(f"{stage.name} ended with code {code}; mend it and run the same command again", file=sys.stderr)
             return code

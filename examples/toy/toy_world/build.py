@@ -89,6 +89,7 @@ def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[s
     for name, examples in (("train", split.train), ("test", split.test)):
         _write_rows(folder / f"{name}.parquet", toy_format, name, examples)
     tokenizer = train_tokenizer(_texts(split), VOCABULARY)
+    tokenizer.chat_template = getattr(toy_format, "CHAT_TEMPLATE", tokenizer.chat_template)
     models = {}
     for position, shape in enumerate(shapes):
         target = folder / ("model" if position == 0 else f"model_{shape}")

@@ -1,10 +1,15 @@
 """A whole round in one command, against a scripted policy and a tiny PRM; and SFT rows for verl's trainer."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -15,8 +20,10 @@ from recipes.step_ppo.prepare import write_parquet
 from recipes.step_ppo.sft_dataset import ContinuationDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_server import serving  # noqa: E402
+from scripted_server import Faults, serving  # noqa: E402
 from trajectories import byte_level_tokenizer  # noqa: E402
+
+REPOSITORY = Path(__file__).parents[3]
 
 
 def keys(path):
@@ -78,6 +85,57 @@ def test_two_rounds(tmp_path):
     statistics = [json.loads((tmp_path / f"round{i}/prm/finished.json").read_text())["statistics"] for i in (0, 1)]
     assert all(found["train_prefixes"] > 0 and found["dev_count"] > 0 for found in statistics)
     assert len(load_questions([data])) == 12
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_round_that_is_killed_again_and_again(tmp_path):
+    """SIGKILL of the command alone, in collect, in complete and in prm: its stage ends with it, nothing is lost or
+    doubled, and the round is the one that an uninterrupted command makes."""
+    from test_prm import language_model
+
+    tokenizer = byte_level_tokenizer()
+    model = language_model(tmp_path / "lm", tokenizer)
+    items = [{"text": f"F {i}.", "question": "Q?", "options": list("wxyz"), "answer": i % 2} for i in range(16)]
+    (tmp_path / "train.txt").write_text("".join(json.dumps(item) + "\n" for item in items))
+    data = str(tmp_path / "p.parquet")
+    prepare.main(["--dataset", "logiqa2", "--files", str(tmp_path / "train.txt"), "--output", data])
+    folder, whole = tmp_path / "round", tmp_path / "whole"
+
+    def command(url: str, output: Path) -> list[str]:
+        return [
+            "--data", data, "--output", str(output), "--model", "scripted", "--endpoint", url, "--prm-model", model,
+            "--prm-questions", "10", "--dev-questions", "0", "--collect-options", "--n 4 --concurrency 1",
+            "--complete-options", "--concurrency 1",
+            "--prm-options", "--max-steps 30 --warmup-steps 0 --dtype float32 --save-steps 5 --learning-rate 1e-3",
+            "--pairs-options", "--margin 0.0",
+        ]  # fmt: skip
+
+    with serving(Faults(delay=0.05)) as (url, _):
+        assert iterate.main(command(url, whole)) == 0
+        for watched in ("trajectories.jsonl", "values.jsonl", "prm/checkpoint-5/trainer_state.json"):
+            child = subprocess.Popen(
+                [sys.executable, "-m", "recipes.step_ppo.iterate", *command(url, folder)],
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            )
+            while child.poll() is None and not ((folder / watched).is_file() and (folder / watched).stat().st_size):
+                time.sleep(0.005)
+            stages = psutil.Process(child.pid).children(recursive=True)
+            child.kill()
+            assert child.wait() == -signal.SIGKILL and not (folder / "pairs.jsonl").exists()
+            assert psutil.wait_procs(stages, timeout=20)[1] == [], "a stage outlived its command"
+        assert iterate.main(command(url, folder)) == 0
+    for name in ("trajectories", "values", "states", "scores", "pairs"):
+        made, wanted = (list(read_records([path / f"{name}.jsonl"])) for path in (folder, whole))
+        assert len(made) == len(wanted) > 0
+        if name not in ("scores", "pairs"):
+            assert sorted(made, key=by_key) == sorted(wanted, key=by_key)
+    for path in (folder, whole):
+        assert json.loads((path / "prm" / "finished.json").read_text())["statistics"]["train_prefixes"] > 0
+
+
+def by_key(record: dict) -> str:
+    return record["key"]
 
 
 def test_sft_rows(tmp_path):

@@ -1,8 +1,11 @@
 """The process reward model: one pass equals separate prefixes, training, export for the critic."""
 
 import json
+import os
 import random
+import signal
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -295,6 +298,35 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
     assert last_complete_checkpoint(str(out)) is None
     prm.main([*command, "--output", str(out)])
     torch.testing.assert_close(load_prm(str(out)).score.weight, before)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_sigkill_while_training(tmp_path, model_folder):
+    """Killed twice between checkpoints, run again: the weights of an uninterrupted training."""
+    questions, trajectories_, values = toy_world(30)
+    rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(30)]
+    write_parquet(tmp_path / "p.parquet", rows)
+    for name, part in {"t": trajectories_, "v": values}.items():
+        with Journal(tmp_path / f"{name}.jsonl") as journal:
+            journal.extend(part)
+    command = [
+        "--data", str(tmp_path / "p.parquet"), "--trajectories", str(tmp_path / "t.jsonl"), "--values",
+        str(tmp_path / "v.jsonl"), "--model", model_folder, "--learning-rate", "3e-3", "--warmup-steps", "2",
+        "--accumulation", "1", "--batch-size", "8", "--max-steps", "60", "--save-steps", "10", "--output",
+    ]  # fmt: skip
+    prm.main([*command, str(tmp_path / "whole")])
+    out = tmp_path / "killed"
+    for checkpoint in (10, 30):
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        child = subprocess.Popen([sys.executable, "-m", "recipes.step_ppo.prm", *command, str(out)], env=environment)
+        while child.poll() is None and not (out / f"checkpoint-{checkpoint}" / "trainer_state.json").is_file():
+            time.sleep(0.002)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL and not (out / "finished.json").exists()
+    prm.main([*command, str(out)])
+    for name, weight in load_prm(str(tmp_path / "whole")).state_dict().items():
+        torch.testing.assert_close(load_prm(str(out)).state_dict()[name], weight)
 
 
 def test_shared_questions_are_refused(tmp_path, model_folder):

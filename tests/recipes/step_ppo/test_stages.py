@@ -283,6 +283,42 @@ def test_sigkill_in_the_stages_that_ask_a_model(stage, data, collected, sampled_
         assert by_key(output) == by_key(whole)
 
 
+def test_sigkill_of_the_teacher(data, tmp_path):
+    output, sft = tmp_path / "out.jsonl", tmp_path / "sft.parquet"
+    with serving(Faults(delay=0.03)) as (url, _):
+        arguments = collect_args(data, url, output, "--sft-output", str(sft))
+        whole = tmp_path / "whole.jsonl"
+        teach.main([str(whole) if argument == str(output) else argument for argument in arguments])
+        wanted = pyarrow.parquet.read_table(sft).to_pylist()
+        sft.unlink()
+        assert killed_and_resumed(["recipes.step_ppo.teach", *arguments], output, len(records(whole))) == 2
+    assert by_key(output) == by_key(whole)
+    order = lambda row: (row["id"], row["response"])  # noqa: E731
+    assert sorted(pyarrow.parquet.read_table(sft).to_pylist(), key=order) == sorted(wanted, key=order)
+
+
+def test_sigkill_of_prepare_leaves_no_half_file(tmp_path):
+    """Killed while it writes: the file is not there; run again: it is whole."""
+    items = tmp_path / "items.jsonl"
+    with open(items, "w") as file:
+        for i in range(20000):
+            text = " ".join(str((i * 7919 + j) % 100003) for j in range(120))
+            item = {"text": text, "question": "Which?", "options": list("wxyz"), "answer": i % 4}
+            file.write(json.dumps(item) + "\n")
+    output = tmp_path / "p.parquet"
+    arguments = ["recipes.step_ppo.prepare", "--dataset", "logiqa2", "--files", str(items), "--output", str(output)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    child = subprocess.Popen([sys.executable, "-m", *arguments], env=environment, stderr=subprocess.DEVNULL)
+    while child.poll() is None and not list(tmp_path.glob(".p.parquet.*")):
+        time.sleep(0.0005)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    assert not output.exists()
+    prepare.main(arguments[1:])
+    rows = pyarrow.parquet.read_table(output, columns=["extra_info"]).to_pylist()
+    assert [row["extra_info"]["index"] for row in rows] == list(range(20000))
+
+
 @pytest.mark.parametrize("stage", ["states", "pairs"])
 def test_sigkill_in_the_stages_without_a_model(tmp_path, stage):
     trajectories = tmp_path / "t.jsonl"

@@ -1,0 +1,185 @@
+"""`python -m recipes.step_ppo.report`: what a pipeline reached, as Markdown, JSON and a calibration plot.
+
+The PRM is compared with completions of held-out states: its scores come from `score`, the truth from `complete` with
+as many completions as one can afford, since the rate over K = 3 is itself a noisy reading.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from recipes.evaluation.intervals import Interval, bootstrap_mean
+from recipes.step_ppo.calibration import calibration_bins, calibration_error, expected_value
+from recipes.step_ppo.journal import expand, read_records, write_atomically
+from recipes.step_ppo.steps import segment_response
+
+ACCURACY_ENDING = "/acc/mean@1"
+
+
+def states_beside_scores(
+    trajectories: Iterable[dict], scores: Iterable[dict], values: Iterable[dict]
+) -> tuple[Tensor, Tensor]:
+    """Expected value by the PRM and share of right completions of every valued state, each (N,) in [0, 1].
+
+    Args:
+        trajectories: records of `collect`. scores: of `score`. values: of `complete`, with any number of completions.
+
+    Raises:
+        ValueError: a state that ends at no scored step, so that the files belong to different trajectories.
+    """
+    texts = {record["id"]: [response["text"] for response in record["responses"]] for record in trajectories}
+    tables = {
+        (record["id"], scored["response_index"]): scored["probabilities"]
+        for record in scores
+        for scored in record["scores"]
+    }
+    expected, observed = [], []
+    for record in values:
+        if record["value"] is None:
+            continue
+        where = (record["id"], record["response_index"])
+        # The space that joins prompt and response counts in a response's own positions.
+        ends = [step.end - 1 for step in segment_response(f" {texts[where[0]][where[1]]}")]
+        if where not in tables or record["prefix_length"] not in ends:
+            raise ValueError(f"state {record['key']} ends at no scored step: do all files belong together?")
+        row = tables[where][ends.index(record["prefix_length"])]
+        expected.append(expected_value(torch.tensor(row, dtype=torch.float64)).item())
+        observed.append(record["value"] / record["num_completions"])
+    return torch.tensor(expected, dtype=torch.float64), torch.tensor(observed, dtype=torch.float64)
+
+
+def agreement(expected: Tensor, observed: Tensor) -> dict[str, float]:
+    """How the PRM agrees with the completions: `accuracy` (both above or both not above one half), `correlation`
+    (Pearson), `calibration_error` over ten bins, `count`.
+
+    Args:
+        expected: (N,) PRM. observed: (N,) completions.
+
+    Raises:
+        ValueError: fewer than two states.
+    """
+    if len(expected) < 2:
+        raise ValueError(f"expected at least two valued states, found {len(expected)}")
+    correlation = torch.corrcoef(torch.stack([expected, observed]))[0, 1]
+    return {
+        "count": len(expected),
+        "accuracy": ((expected > 0.5) == (observed > 0.5)).double().mean().item(),
+        "correlation": correlation.nan_to_num(0.0).item(),
+        "calibration_error": calibration_error(expected, observed),
+    }
+
+
+def accuracy_curve(metrics: Path) -> dict[int, float]:
+    """Validation accuracy by step from verl's file logger.
+
+    Raises:
+        ValueError: the file has none.
+    """
+    curve = {}
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        found = [value for key, value in record["data"].items() if key.startswith("val-") and _is_accuracy(key)]
+        if found:
+            curve[record["step"]] = sum(found) / len(found)
+    if not curve:
+        raise ValueError(f"{metrics} holds no validation accuracy ({ACCURACY_ENDING})")
+    return dict(sorted(curve.items()))
+
+
+def _is_accuracy(key: str) -> bool:
+    return key.endswith(ACCURACY_ENDING)
+
+
+def interval(accuracy: float, held_out: int) -> Interval:
+    """95 % bootstrap interval over the held-out problems."""
+    right = round(accuracy * held_out)
+    return bootstrap_mean([1.0] * right + [0.0] * (held_out - right))
+
+
+def draw_calibration(expected: Tensor, observed: Tensor, path: Path) -> None:
+    """Completion rate over the PRM's expected value in ten bins; the area of a dot is the number of its states."""
+    from matplotlib.figure import Figure
+
+    means, rates, sizes = zip(*calibration_bins(expected, observed), strict=True)
+    figure = Figure(figsize=(4.5, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    axes.scatter(means, rates, s=[600 * size / len(expected) + 10 for size in sizes], alpha=0.7)
+    axes.set(xlabel="PRM: expected share of hits", ylabel="share of right completions", xlim=(0, 1), ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Mapping[str, Interval]) -> str:
+    """The report as text."""
+    lines = ["| held-out greedy accuracy | % | 95 % |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {100 * found.mean:.1f} | [{100 * found.low:.1f}, {100 * found.high:.1f}] |"
+        for name, found in accuracies.items()
+    ]
+    lines += [
+        "",
+        f"PRM on {prm['count']} held-out states: accuracy {prm['accuracy']:.3f}, correlation with the completion rate "
+        f"{prm['correlation']:.3f}, calibration error {prm['calibration_error']:.3f}.",
+        f"Pairs: {pairs.get('contrastive', 0)} contrastive, {pairs.get('positive', 0)} positive-positive.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.step_ppo.report", description="Report a round, its PRM and the trainings on it."
+    )
+    parser.add_argument("--round", type=Path, required=True, help="folder that iterate wrote")
+    parser.add_argument("--truth", nargs="+", required=True, help="output of complete for held-out states")
+    parser.add_argument("--accuracy", nargs="*", default=[], metavar="NAME=SHARE", help="a measured held-out accuracy")
+    parser.add_argument(
+        "--run", nargs="*", default=[], metavar="NAME=FILE", help="verl's file log; its last validation is reported"
+    )
+    parser.add_argument("--start", metavar="NAME", help="name for the first validation of the first --run")
+    parser.add_argument("--held-out", type=int, required=True, help="number of validation problems")
+    parser.add_argument("--output", type=Path, required=True, help="folder of report.md, report.json, calibration.png")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+
+    def read(name: str) -> Iterable[dict]:
+        return read_records([args.round / name])
+
+    expected, observed = states_beside_scores(
+        read("trajectories.jsonl"), read("scores.jsonl"), read_records(expand(args.truth))
+    )
+    prm = agreement(expected, observed)
+    pairs = Counter(record["kind"] for record in read("pairs.jsonl"))
+    accuracies = {name: float(share) for name, _, share in (item.partition("=") for item in args.accuracy)}
+    curves = {name: accuracy_curve(Path(path)) for name, _, path in (item.partition("=") for item in args.run)}
+    if args.start and curves:
+        accuracies[args.start] = next(iter(next(iter(curves.values())).values()))
+    accuracies |= {name: list(curve.values())[-1] for name, curve in curves.items()}
+    intervals = {name: interval(share, args.held_out) for name, share in accuracies.items()}
+    args.output.mkdir(parents=True, exist_ok=True)
+    draw_calibration(expected, observed, args.output / "calibration.png")
+    content = {
+        "prm": prm,
+        "calibration": calibration_bins(expected, observed),
+        "pairs": dict(pairs),
+        "accuracies": {name: found._asdict() for name, found in intervals.items()},
+        "curves": curves,
+    }
+    write_atomically(args.output / "report.json", json.dumps(content, indent=2))
+    text = markdown(prm, pairs, intervals)
+    write_atomically(args.output / "report.md", text)
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The report joins states with the PRM's step scores by where they end, and reads verl's own log."""
+
+import json
+
+import pytest
+import torch
+
+from recipes.step_ppo import report
+from recipes.step_ppo.states import StateSampling, state_records
+
+TEXT = "Ann is Mon.\nAction 1: Find Ben.\nObservation 1: one after Mon is Tue.\nAction 2: Finish[The answer is A.]"
+
+
+def files(values: dict[str, int], completions: int):
+    trajectory = {
+        "key": "7",
+        "id": "7",
+        "responses": [{"text": "x", "correct": False}, {"text": TEXT, "correct": True}],
+    }
+    states = [s for s in state_records(trajectory, StateSampling(ratio=1.0, ratio_s=0.0), 0) if s["response_index"]]
+    found = [
+        {**state, "value": values[state["kind"]], "num_completions": completions, "prefix_length": len(state["prefix"])}
+        for state in states
+    ]
+    # Steps of the response: first thought, action, observation, finish.
+    tables = [[1, 0, 0, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5], [0, 0, 0, 1]]
+    scores = {"id": "7", "scores": [{"response_index": 1, "probabilities": tables}]}
+    return [trajectory], [scores], found
+
+
+def test_a_state_meets_the_score_of_the_step_it_ends_with():
+    trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16)
+    expected, observed = report.states_beside_scores(trajectories, scores, values)
+    assert expected.tolist() == pytest.approx([2 / 3, 0.5]) and observed.tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_states_left_out_and_files_that_do_not_belong_together():
+    trajectories, scores, values = files({"Action": 1, "Observation": 1}, 3)
+    values[0]["value"] = None
+    assert len(report.states_beside_scores(trajectories, scores, values)[0]) == 1
+    values[1]["prefix_length"] -= 1
+    with pytest.raises(ValueError, match="ends at no scored step"):
+        report.states_beside_scores(trajectories, scores, values)
+
+
+def test_agreement():
+    expected, observed = torch.tensor([0.9, 0.2, 0.6, 0.1]), torch.tensor([1.0, 0.0, 0.25, 0.5])
+    found = report.agreement(expected, observed)
+    assert found["count"] == 4 and found["accuracy"] == 0.75
+    centred = expected - expected.mean(), observed - observed.mean()
+    by_hand = (centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm())
+    assert found["correlation"] == pytest.approx(by_hand.item(), abs=1e-6)
+    assert report.agreement(torch.full((3,), 0.5), torch.rand(3))["correlation"] == 0.0
+    with pytest.raises(ValueError, match="at least two"):
+        report.agreement(expected[:1], observed[:1])
+
+
+def test_the_whole_report(tmp_path, capsys):
+    trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16)
+    pairs = [{"kind": "contrastive", "key": "a"}, {"kind": "contrastive", "key": "b"}, {"kind": "positive", "key": "c"}]
+    keyed = {
+        "trajectories": trajectories, "scores": [{"key": "7", **scores[0]}], "pairs": pairs, "dev_truth": values
+    }  # fmt: skip
+    for name, records in keyed.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    log = [
+        {"step": step, "data": {"val-core/toy/acc/mean@1": accuracy, "val-aux/toy/n_steps/mean@1": 9.0, "x": 1}}
+        for step, accuracy in ((0, 0.5), (20, 0.75))
+    ]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    arguments = ["--round", str(tmp_path), "--truth", str(tmp_path / "dev_truth.jsonl"), "--accuracy", "warm-up=0.4"]
+    arguments += ["--run", f"step-PPO={tmp_path / 'm.jsonl'}", "--start", "process-DPO", "--held-out", "500"]
+    report.main([*arguments, "--output", str(tmp_path / "report")])
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "report" / "report.md").read_text()
+    assert "| warm-up | 40.0 |" in printed and "| process-DPO | 50.0 |" in printed and "| step-PPO | 75.0 |" in printed
+    assert "2 contrastive, 1 positive-positive" in printed
+    written = json.loads((tmp_path / "report" / "report.json").read_text())
+    found = written["accuracies"]["step-PPO"]
+    # Half width of a binomial interval: 1.96 sqrt(.75 x .25 / 500).
+    assert found["high"] - found["mean"] == pytest.approx(0.038, abs=0.004)
+    assert (tmp_path / "report" / "calibration.png").stat().st_size > 1000
+
+
+def test_a_log_without_validation_is_refused(tmp_path):
+    (tmp_path / "m.jsonl").write_text('{"step": 1, "data": {"critic/score/mean": 1.0}}\n')
+    with pytest.raises(ValueError, match="no validation accuracy"):
+        report.accuracy_curve(tmp_path / "m.jsonl")
