@@ -14,7 +14,10 @@ from recipes.evaluation.prompts import encode, messages
 from recipes.evaluation.sample_store import Sample, SampleStore
 from recipes.evaluation.sampling import OnDone, Request, problem_seed
 from recipes.evaluation.settings import ModelSpec, Settings
+from recipes.evaluation.tandem_engine import TandemEngine
 from recipes.evaluation.vllm_engine import VllmEngine
+
+WORD_KEYS = ("prob_own", "max_gap_tokens")
 
 
 def legibility_of(
@@ -109,7 +112,7 @@ class Generator:
 
         try:
             left = [problem for problem in benchmark.problems if problem.id not in store.finished]
-            if left and self._partner_source:
+            if left and self._partner_source and settings.handoff["by"] == "separator":
                 self._hand_off(benchmark, left, keep)
             elif left:
                 requests = [self._request(benchmark, problem) for problem in left]
@@ -122,6 +125,8 @@ class Generator:
         if self._partner_source is None:
             return None
         chosen = self._settings.handoff
+        if chosen["by"] == "word":
+            return {"partner": self._partner_source} | {key: chosen[key] for key in ("by", *WORD_KEYS)}
         return {
             "partner": self._partner_source,
             "starts": chosen["starts"],
@@ -155,6 +160,11 @@ class Generator:
             if self._spec.endpoint is not None:
                 self._engines[role] = EndpointEngine(
                     self._spec.endpoint, str(self._spec.served), **self._settings.endpoint
+                )
+            elif self._partner_source and self._settings.handoff["by"] == "word":
+                chosen = {key: self._settings.handoff[key] for key in WORD_KEYS}
+                self._engines[role] = TandemEngine(
+                    str(self.source), self._partner_source, self._settings.engine, **chosen
                 )
             else:
                 source = self.source if role == "model" else self._partner_source

@@ -135,5 +135,12 @@ def _check(settings: Settings) -> None:
         raise ConfigError("prompt.few_shot=own is a bare prompt: set prompt.chat_template=false")
     if settings.handoff["starts"] not in ("model", "partner"):
         raise ConfigError(f"handoff.starts: expected model or partner, found {settings.handoff['starts']!r}")
+    if settings.handoff["by"] not in ("separator", "word"):
+        raise ConfigError(f"handoff.by: expected separator or word, found {settings.handoff['by']!r}")
+    prob, gap = settings.handoff["prob_own"], settings.handoff["max_gap_tokens"]
+    if not isinstance(prob, int | float) or not 0 <= prob <= 1 or not isinstance(gap, int) or gap < 1:
+        raise ConfigError(
+            f"handoff: expected prob_own in [0, 1] and max_gap_tokens a whole number from 1, found {prob} and {gap}"
+        )
     if settings.handoff["partner"] and (settings.score_only or any(model.endpoint for model in settings.models)):
         raise ConfigError("a handoff runs both models in vLLM here: it takes no endpoint and no score_only")

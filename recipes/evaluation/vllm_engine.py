@@ -49,6 +49,7 @@ class VllmEngine:
                 stop=list(sampling.stop),
                 seed=request.seed if sampling.temperature > 0 else None,
                 output_kind=RequestOutputKind.FINAL_ONLY,
+                extra_args=self.extra_arguments(request),
             )
             problems[str(number)] = request.problem
             engine.add_request(str(number), {"prompt_token_ids": request.token_ids}, parameters)
@@ -57,11 +58,29 @@ class VllmEngine:
                 for output in engine.step():
                     if output.finished:
                         problem = problems[output.request_id]
-                        on_done(problem, _samples(problem, output))
+                        on_done(problem, self.samples(problem, output))
         except EngineDeadError as error:
             raise EnvironmentProblem(
                 "vLLM's engine died, its own messages above say why; finished problems are kept, run again to go on"
             ) from error
+
+    def extra_arguments(self, request: Request) -> dict[str, Any] | None:
+        """What an engine of another kind has to know of a request."""
+        return None
+
+    def samples(self, problem: str, output: Any) -> list[Sample]:
+        """The responses to a problem, in the order of their indices."""
+        return [
+            Sample(
+                problem=problem,
+                sample=number,
+                response=completion.text,
+                tokens=len(completion.token_ids),
+                finish_reason=str(completion.finish_reason),
+                prompt_tokens=len(output.prompt_token_ids),
+            )
+            for number, completion in enumerate(sorted(output.outputs, key=lambda completion: completion.index))
+        ]
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends.
@@ -97,17 +116,3 @@ class VllmEngine:
         parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         prompts = [{"prompt_token_ids": list(ids)} for ids in token_ids]
         return [output.prompt_logprobs for output in self._llm.generate(prompts, parameters, use_tqdm=False)]
-
-
-def _samples(problem: str, output: Any) -> list[Sample]:
-    return [
-        Sample(
-            problem=problem,
-            sample=number,
-            response=completion.text,
-            tokens=len(completion.token_ids),
-            finish_reason=str(completion.finish_reason),
-            prompt_tokens=len(output.prompt_token_ids),
-        )
-        for number, completion in enumerate(sorted(output.outputs, key=lambda completion: completion.index))
-    ]

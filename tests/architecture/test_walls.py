@@ -38,6 +38,7 @@ ADAPTERS = {
     "recipes.pasodoble.replay_buffer",
     "recipes.pasodoble.side",
     "recipes.serl.answering",
+    "recipes.serl.padding",
     "recipes.serl.prepare_seeds",
     "recipes.serl.raw_prompt_agent",
     "recipes.serl.rloo_with_kl",
@@ -47,6 +48,8 @@ ADAPTERS = {
     "recipes.step_ppo.score",
     "recipes.step_ppo.stage",
     "recipes.step_ppo.teach",
+    "recipes.tandem.portable",
+    "recipes.tandem.portable_agent_loop",
 }
 
 FILES = {name: path for package in walls.PACKAGES for name, path in walls.sources(package).items()}

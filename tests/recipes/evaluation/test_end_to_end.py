@@ -142,6 +142,15 @@ def test_a_model_handing_off_to_itself_writes_what_it_writes_alone(world, from_f
     assert 0.2 < result["own_token_share"] < 0.8
 
 
+def test_a_word_handoff_to_itself_writes_what_it_writes_alone(world, from_folder, tmp_path):
+    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
+    handoff = [f"handoff.partner={world / 'model'}", "handoff.by=word", f"handoff.solo={from_folder[0]}"]
+    result = only(run(tmp_path / "out", *arguments, *handoff))
+    assert responses(tmp_path / "out") == responses(from_folder[0])
+    assert set(result["handoff_ratio"].values()) == {1.0}
+    assert 0.2 < result["own_token_share"] < 0.8
+
+
 def test_a_model_is_little_surprised_by_its_own_greedy_text(world, tmp_path):
     arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
     found = only(run(tmp_path / "out", *arguments, f"legibility.partner={world / 'model'}"))["legibility"]
