@@ -83,6 +83,7 @@ class PasoDobleTrainer(Side, PPOTrainerSync):
         self._step_keys: list[str] = []
         self._learn_metrics: dict[str, list[float]] = {}
         self._rounds: list[ScoredRound] = []
+        self._solver_rewards: list[float] = []
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
@@ -125,11 +126,14 @@ class PasoDobleTrainer(Side, PPOTrainerSync):
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """One global step of the variant. The queue is cleared of everything it made."""
         self.proposer.global_steps = self.global_steps
-        self._learn_metrics, self._rounds = defaultdict(list), []
+        self._learn_metrics, self._rounds, self._solver_rewards = defaultdict(list), [], []
         self.play(metrics, timing_raw)
         if self._rounds:
             metrics.update(round_metrics(self._rounds))
             self._log_problems()
+        if self._solver_rewards:
+            # verl's name for the mean reward of a step's responses, of whatever trainer
+            metrics["critic/score/mean"] = sum(self._solver_rewards) / len(self._solver_rewards)
         metrics.update({key: sum(values) / len(values) for key, values in self._learn_metrics.items()})
         metrics |= {f"game/updates/{name}": float(count) for name, count in self.state.updates.items()}
         metrics |= {
@@ -237,6 +241,7 @@ class PasoDobleTrainer(Side, PPOTrainerSync):
             for key, extra in zip(batch.keys, list(data["extra_fields"]), strict=True)
         }
         FailureBudget(self.settings.max_ungraded_share, MIN_UNGRADED).require(results.values())
+        self._solver_rewards += [result.value for result in results.values() if isinstance(result, Score)]
         rewards: dict[str, list[float]] = {}
         for key, result in results.items():
             if isinstance(result, Score):

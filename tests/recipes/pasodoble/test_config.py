@@ -197,7 +197,7 @@ def inputs(tmp_path, monkeypatch):
 def test_a_good_run_passes_the_check(inputs):
     config = inputs()
     check(config)
-    assert config.proposer.actor_rollout_ref.rollout.prompt_length == 320
+    assert config.proposer.actor_rollout_ref.rollout.prompt_length == 128
 
 
 @pytest.mark.parametrize(
