@@ -49,9 +49,19 @@ def _started_on_this_host() -> str | None:
     from ray._private.services import find_bootstrap_address
 
     address = find_bootstrap_address(None)
-    if not address:
+    if not address or not _answers(address):
         return None
-    return address if _answers(address) else None
+    _take_the_token_of_this_host()
+    return address
+
+
+def _take_the_token_of_this_host() -> None:
+    """Newer Rays protect a cluster with a token, and read it by themselves only where they find the cluster."""
+    try:
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+    except ImportError:
+        return
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _answers(address: str) -> bool:
@@ -98,7 +108,13 @@ def _join(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, OSError) as error:
-        raise EnvironmentProblem(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from error
+        raise EnvironmentProblem(
+            f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}{_hint_at_a_token()}"
+        ) from error
+
+
+def _hint_at_a_token() -> str:
+    return "" if os.environ.get("RAY_AUTH_MODE") else " (a cluster with token authentication needs RAY_AUTH_MODE=token)"
 
 
 def _cluster_has_accelerator(address: str) -> bool:

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Install as examples/quickstart.sh does and run the tests; arguments go to pytest (--long adds the slower ones).
+# Install as examples/quickstart.sh does and run the tests; --long adds the slower ones. Other arguments go to one pytest.
+#
+# The end-to-end tests run beside all others: each half mostly waits for processes of its own. What the end-to-end half
+# prints comes when it is done (and stands in outputs/tests_end_to_end.log).
 
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../examples/install.sh"
@@ -9,4 +12,21 @@ cd "$DUETS_ROOT" || exit 1
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # The models are tiny: a second thread per process only gets into the way of the next process.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec "$DUETS_PYTHON" -m pytest "$@"
+
+if [[ $# -gt 1 || ($# -eq 1 && "$1" != --long) ]]; then
+    exec "$DUETS_PYTHON" -m pytest "$@"
+fi
+
+# Both halves train in it; made here, it is not made twice at once.
+"$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || exit 1
+log=outputs/tests_end_to_end.log
+"$DUETS_PYTHON" -m pytest -m e2e "$@" >"$log" 2>&1 &
+half=$!
+trap 'kill "$half" 2>/dev/null; wait "$half" 2>/dev/null; exit 130' INT TERM
+"$DUETS_PYTHON" -m pytest -m "not e2e" "$@"
+others=$?
+_duets_stage "The end-to-end tests"
+wait "$half"
+end_to_end=$?
+cat "$log"
+((others == 0 && end_to_end == 0))

@@ -68,12 +68,19 @@ def free_port() -> int:
 
 def test_joining_a_cluster(start, small, cluster):
     arguments = [*small, "preset=grpo", "trainer.device=cpu", "trainer.total_training_steps=1"]
-    run = start("recipes.sppo.main", *arguments, environment={"RAY_ADDRESS": cluster})
+    # Where an earlier Ray has made a token for this user, `ray start` protects its cluster with it.
+    secured = (Path.home() / ".ray" / "auth_token").exists()
+    joining = {"RAY_ADDRESS": cluster} | ({"RAY_AUTH_MODE": "token"} if secured else {})
+    run = start("recipes.sppo.main", *arguments, environment=joining)
     assert run.wait(900) == 0, run.log[-6000:]
     assert sorted(run.metrics()) == [1]
-    asked = start("recipes.sppo.main", *arguments, "trainer.n_gpus_per_node=2", environment={"RAY_ADDRESS": cluster})
+    asked = start("recipes.sppo.main", *arguments, "trainer.n_gpus_per_node=2", environment=joining)
     assert asked.wait(300) == 2
     assert "offers 1 devices and the run wants 2" in asked.log
+    if secured:
+        refused = start("recipes.sppo.main", *arguments, environment={"RAY_ADDRESS": cluster})
+        assert refused.wait(300) == 2
+        assert "needs RAY_AUTH_MODE=token" in refused.log
 
 
 def test_an_address_nobody_answers_is_refused(start, small):
