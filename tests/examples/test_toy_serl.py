@@ -139,5 +139,5 @@ def test_the_world_ends_in_its_band_with_a_generator_and_without_labels_for_the_
     world = build(tmp_path / "world", format_name="serl", seed=0)
     report = world["instructions"]
     assert 0.20 <= report["accuracy"] <= 0.35
-    assert report["new"] >= 0.75 and report["parsable"] > 0.9
+    assert report["new"] >= 0.7 and report["parsable"] > 0.9
     check_seeds(tmp_path / "world")

@@ -1,12 +1,14 @@
 """The arithmetic problems for SeRL: seed questions without answers, and a model that has learnt to write new ones.
 
 The warm-up teaches answers, as for ``arithmetic``; its few lessons are there for the tokenizer. The model in ``model/``
-is then taught to continue the recipe's few-shot prompt, beside further answers, so that it forgets none.
+is then taught to continue the recipe's few-shot prompt, beside the answers it gives by then, right or wrong, so that it
+neither forgets nor improves.
 """
 
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -22,20 +24,21 @@ from recipes.serl.instructions import (
 )
 from toy_world.formats import Example, Split, arithmetic
 from toy_world.formats.arithmetic import ABILITY, BAND, DATA_SOURCE, MAX_RESPONSE_TOKENS, TEMPLATES, grade
-from toy_world.warm_up import WarmUpError, _loss, encode, greedy_accuracy
+from toy_world.warm_up import WarmUpError, _loss, encode, greedy_accuracy, respond
 
 __all__ = ["ABILITY", "BAND", "DATA_SOURCE", "MAX_RESPONSE_TOKENS", "grade", "split", "write_more"]
 
 SEEDS = 300
-LESSONS = 40
+LESSONS = 10
 FEW_SHOT = 2
 NEW_PROBLEMS = 2
 LESSONS_IN_BATCH, ANSWERS_IN_BATCH = 12, 24
+OWN_ANSWERS = 600
 TAUGHT_LEARNING_RATE = 1e-3
 UPDATES_BETWEEN_CHECKS = 25
 MAX_UPDATES = 400
 PROBES = 48
-LEAST_NEW = 0.75
+LEAST_NEW = 0.7
 # As recipes/serl/config/scale/toy.yaml samples instructions.
 TEMPERATURE, TOP_P, MAX_TOKENS = 0.8, 0.95, 64
 
@@ -89,12 +92,15 @@ def write_seeds(folder: Path, split: Split, seed: int) -> list[str]:
 def teach(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, split: Split, seeds: list[str], seed: int
 ) -> dict:
-    """Train on lessons and answers, each padded by itself, until most of what the model writes are new problems.
+    """Train on lessons and the model's own answers until most of what the model writes are new problems.
 
     Returns `measure_generator` with ``updates`` and the greedy ``accuracy`` after them. Raises `WarmUpError`.
     """
     rng = random.Random(f"toy serl teaching {seed}")
-    questions, answers = [_question(example) for example in split.train], encode(tokenizer, split.train)
+    questions = [_question(example) for example in split.train]
+    answers = encode(
+        tokenizer, _own_answers(model, tokenizer, rng.sample(split.train, min(OWN_ANSWERS, len(split.train))))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=TAUGHT_LEARNING_RATE, weight_decay=0.0, betas=(0.9, 0.98))
     model.train()
     for update in range(1, MAX_UPDATES + 1):
@@ -175,6 +181,12 @@ def _lesson(rng: random.Random, questions: list[str]) -> Example:
         response="\n".join(f"{number}. {text}" for number, text in enumerate(new, start=FEW_SHOT + 1)),
         ground_truth="",
     )
+
+
+def _own_answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: list[Example]) -> list[Example]:
+    prompts = [tokens.prompt for tokens in encode(tokenizer, examples)]
+    responses, _ = respond(model, tokenizer, prompts, MAX_RESPONSE_TOKENS)
+    return [replace(example, response=response) for example, response in zip(examples, responses, strict=True)]
 
 
 @torch.no_grad()

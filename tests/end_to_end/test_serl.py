@@ -1,0 +1,126 @@
+"""SeRL as a user runs it: the model writes problems, votes, trains, is killed in the middle of a step, and goes on."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recipes.serl.state import read_state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = (
+    "scale=toy",
+    "data.train_batch_size=8",
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32",
+    "serl.limits.max_rounds=3",
+    "data.val_max_samples=32",
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+    "trainer.save_freq=-1",
+)
+
+
+@pytest.fixture(scope="session")
+def serl_world() -> Path:
+    """The toy world whose model writes problems, made once and cached between sessions."""
+    out = REPOSITORY / "outputs" / "toy_serl"
+    command = [sys.executable, str(REPOSITORY / "examples" / "toy" / "make.py"), "--format", "serl", "--out", str(out)]
+    subprocess.run([*command, "--seed", "0"], check=True, timeout=900, stdout=subprocess.DEVNULL)
+    return out
+
+
+@pytest.fixture
+def begin(start, serl_world):
+    def begin(*overrides: str):
+        return start("recipes.serl.main", *SMALL, *overrides, environment={"TOY_DIR": str(serl_world)})
+
+    return begin
+
+
+def journal(folder: Path) -> dict[tuple[str, int], list[dict]]:
+    """All records by kind and step."""
+    (found,) = (folder / "outputs" / "checkpoints").glob("*/*/filtered_data")
+    records = {}
+    for path in found.iterdir():
+        kind, step = re.fullmatch(r"(\w+)_(\d+)\.jsonl", path.name).groups()
+        records[kind, int(step)] = [json.loads(line) for line in path.read_text().splitlines()]
+    return records
+
+
+def generated(folder: Path, step: int) -> dict[int, str]:
+    """Text of every numbered instruction that a step's journals know; a line that was being written is left out."""
+    lines = [line for path in folder.glob(f"*_{step}.jsonl") for line in path.read_text().split("\n")[:-1]]
+    return {record["idx"]: record["prompt"] for record in map(json.loads, lines) if record["idx"] is not None}
+
+
+def kill_in_step(run, step: int) -> dict[int, str]:
+    """SIGKILL of every process of the run once a step has judged its first groups; the instructions it had by then."""
+    deadline = time.monotonic() + 420
+    folder = run.folder / "outputs" / "checkpoints" / "verl-duets" / "serl" / "filtered_data"
+    while not generated(folder, step):
+        assert run.process.poll() is None, run.log[-6000:]
+        assert time.monotonic() < deadline, run.log[-6000:]
+        time.sleep(0.02)
+    for process in [psutil.Process(run.process.pid), *run.descendants()]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+    run.process.wait()
+    return generated(folder, step)
+
+
+def check_books(folder: Path, step: int) -> dict:
+    """Journals and the checkpoint's counters tell the same story; returns the checkpoint's state."""
+    (path,) = (folder / "outputs" / "checkpoints").glob(f"*/*/global_step_{step}/serl.json")
+    state, records = read_state(path), journal(folder)
+    fates = Counter(r["idx"] for rows in records.values() for r in rows if r["idx"] is not None)
+    assert set(fates) == set(range(state["source"]["next_idx"])) and set(fates.values()) == {1}
+    trained = [r for (kind, _), rows in records.items() if kind == "keep_train_data" for r in rows]
+    left_over = [r for rows in records.values() for r in rows if r.get("reason") == "left_over"]
+    assert state["trained_prompts"] == len(trained)
+    survivors = Counter(r["prompt"] for r in [*trained, *left_over] if r["origin"] == "generated")
+    assert Counter(state["source"]["few_shot"]) == survivors
+    assert all(0.2 <= r["agreement"] <= 0.8 for r in trained)
+    assert state["journal"] == {p.name: p.stat().st_size for p in path.parents[1].glob("filtered_data/*.jsonl")}
+    return state
+
+
+def test_train_kill_resume_and_end_when_the_prompts_are_trained(begin):
+    """Three steps train the 20 prompts of the iteration or, where votes fall short, up to six do."""
+    arguments = ["serl.instructions_num_per_iteration=20", "serl.step_slack=2", "trainer.save_freq=1"]
+    arguments += ["trainer.test_freq=100"]
+    first = begin(*arguments)
+    killed = kill_in_step(first, 2)
+    before = first.metrics()
+    second = begin(*arguments)
+    assert second.wait() == 0, second.log[-6000:]
+    assert "setting global step to 1" in second.log
+    metrics = second.metrics()
+    last = max(metrics)
+    assert sorted(metrics) == list(range(1, last + 1)) and metrics[1] == before[1]
+    for step, data in metrics.items():
+        assert data["training/rollout_probs_diff_mean"] < 1e-5
+        assert data["serl/instructions/parsed"] > 0 and data["serl/instructions/accepted"] > 0
+        assert data["actor/grad_norm"] > 0 or data["serl/groups_trained"] == 0, step
+        assert data["actor/ppo_kl"] < 0.1 or data["serl/groups_trained"] == 0
+
+    state = check_books(second.folder, last)
+    assert state["trained_prompts"] >= 20 or last == 6
+    assert f"serl: ended after {state['trained_prompts']} trained prompts, at step {last}" in second.log
+    assert any("acc/mean@1" in key for key in metrics[last]), "validated at the end, whenever that came"
+
+    # Weights, examples and seeds of step 2 are those of the checkpoint, so the same instructions come again.
+    (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/filtered_data")
+    assert killed and killed.items() <= generated(folder, 2).items()
