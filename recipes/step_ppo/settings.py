@@ -48,7 +48,7 @@ class StepPPOSettings:
     step_style: str = "react"
     score_truncated: bool = False
     whiten_advantages: bool = False
-    failure_budget: FailureBudget = field(default_factory=FailureBudget)
+    failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(min_count=2))
     length_alarm: LengthAlarmSettings = field(default_factory=LengthAlarmSettings)
 
     def __post_init__(self):

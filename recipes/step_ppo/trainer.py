@@ -50,7 +50,9 @@ class StepPPOTrainer(PPOTrainerSync):
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         return {
-            key: fields["reward_extra_info"] for key, fields in zip(keys, data["extra_fields"].tolist(), strict=True)
+            # The queue may wrap each row's mapping.
+            key: getattr(fields, "data", fields)["reward_extra_info"]
+            for key, fields in zip(keys, list(data["extra_fields"]), strict=True)
         }
 
     def _leave_out_skipped(self, batch: KVBatchMeta, infos: dict[str, dict]) -> None:
