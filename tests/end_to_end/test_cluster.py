@@ -74,7 +74,8 @@ def test_joining_a_cluster(start, small, cluster):
     run = start("recipes.sppo.main", *arguments, environment=joining)
     assert run.wait(900) == 0, run.log[-6000:]
     assert sorted(run.metrics()) == [1]
-    asked = start("recipes.sppo.main", *arguments, "trainer.n_gpus_per_node=2", environment=joining)
+    two = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64"]
+    asked = start("recipes.sppo.main", *arguments, *two, environment=joining)
     assert asked.wait(300) == 2
     assert "offers 1 devices and the run wants 2" in asked.log
     if secured:
