@@ -39,6 +39,7 @@ UPDATES_BETWEEN_CHECKS = 25
 MAX_UPDATES = 400
 PROBES = 48
 LEAST_NEW = 0.7
+TAUGHT_BAND = (0.20, 0.35)
 # As recipes/serl/config/scale/toy.yaml samples instructions.
 TEMPERATURE, TOP_P, MAX_TOKENS = 0.8, 0.95, 64
 
@@ -116,7 +117,7 @@ def teach(
         print(f"lessons: {update} updates, {report['new']:.1%} new problems", flush=True)
         if report["new"] >= LEAST_NEW:
             accuracy = greedy_accuracy(model, tokenizer, split.test, grade, MAX_RESPONSE_TOKENS).graded
-            if not BAND[0] <= accuracy <= BAND[1]:
+            if not TAUGHT_BAND[0] <= accuracy <= TAUGHT_BAND[1]:
                 raise WarmUpError(
                     f"after {update} updates of lessons the model answers {accuracy:.1%}. Try another --seed."
                 )
