@@ -14,9 +14,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import recipes.pasodoble
+from recipes import cluster
 from recipes.composition import compose_config
 from recipes.errors import LaunchError
-from recipes.pasodoble.main import check, resolve_proposer
+from recipes.pasodoble.main import RECIPE, check, resolve_proposer
 from recipes.pasodoble.settings import GameSettings
 
 ROOM = Path(recipes.pasodoble.__file__).parent
@@ -229,3 +230,10 @@ def test_a_tokenizer_without_chat_template_is_refused(inputs, name):
     (inputs.folder / name / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="has no chat template"):
         check(inputs())
+
+
+@pytest.mark.parametrize(("layout", "devices"), [("colocate", 1), ("separate", 3)])
+def test_a_cluster_is_started_with_the_devices_of_both_pools(inputs, layout, devices):
+    config = inputs(f"pasodoble.layout={layout}", "pasodoble.proposer_gpus_per_node=2")
+    cluster.prepare_ray(config, "cpu", None, RECIPE.more_devices(config))
+    assert config.ray_kwargs.ray_init.num_gpus == devices
