@@ -16,7 +16,7 @@ from toy_world.formats import Example, Split
 
 DATA_SOURCE = "toy_step_ppo"
 ABILITY = "logic"
-BAND = (0.45, 0.70)
+BAND = (0.52, 0.70)
 MAX_RESPONSE_TOKENS = 96
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 TRAIN_SIZE = 3000
