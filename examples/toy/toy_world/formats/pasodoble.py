@@ -45,7 +45,7 @@ def split(seed: int) -> Split:
         train=[_solver_example(example) for example in problems.train],
         test=[_solver_example(example) for example in problems.test],
         # Both models have one tokenizer, and it must know the Proposer's words.
-        lessons=proposer_lessons(random.Random(f"toy pasodoble words {seed}"), problems.train, 40),
+        lessons=proposer_lessons(random.Random(f"toy pasodoble words {seed}"), problems.train, 40, notes=3),
     )
 
 
@@ -78,11 +78,11 @@ def grade_proposal(response: str, knowledge: str) -> bool:
     return sign is not None and _sign_of(question) == sign and answer not in question
 
 
-def proposer_lessons(rng: random.Random, problems: list[Example], count: int) -> list[Example]:
-    """Proposals written to texts made of ``problems``."""
+def proposer_lessons(rng: random.Random, problems: list[Example], count: int, notes: int = NOTES) -> list[Example]:
+    """Proposals written to texts of ``notes`` notes made of ``problems``."""
     lessons = []
     while len(lessons) < count:
-        examples = rng.sample(problems, NOTES)
+        examples = rng.sample(problems, notes)
         chosen = rng.choice(examples)
         if chosen.ground_truth not in _question(chosen):
             lessons.append(_proposer_example(chosen, knowledge_text(examples)))
