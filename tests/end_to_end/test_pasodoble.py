@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULE = "recipes.pasodoble.main"
 SMALL = (
@@ -105,7 +105,6 @@ def test_online_train_kill_resume(start, world):
     assert leftovers.dead_runs() == []
 
 
-@pytest.mark.long
 def test_offline_train_kill_resume(start, world):
     offline = ["variant=offline", "pasodoble.offline.proposer_updates=3", "pasodoble.offline.solver_updates=2"]
     run, saved, final = train_kill_resume(start, world, offline, kill_after=3, last=4)
@@ -114,7 +113,6 @@ def test_offline_train_kill_resume(start, world):
     assert final["documents_drawn"] > saved["documents_drawn"] > 0
 
 
-@pytest.mark.long
 def test_each_phase_of_the_offline_variant_changes_one_policy_only(start, world):
     arguments = [*SMALL, "variant=offline", "trainer.total_training_steps=1"]
     run = start(MODULE, *arguments, environment=world)
@@ -127,7 +125,6 @@ def test_each_phase_of_the_offline_variant_changes_one_policy_only(start, world)
     assert end["proposer"] == between["proposer"] and end["solver"] != between["solver"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("frozen", "trained"), [("proposer", "solver"), ("solver", "proposer")])
 def test_a_frozen_role_stays_bit_identical(start, world, frozen, trained):
     run = start(MODULE, *SMALL, f"pasodoble.train_{frozen}=false", "trainer.total_training_steps=10", environment=world)
@@ -141,7 +138,6 @@ def test_a_frozen_role_stays_bit_identical(start, world, frozen, trained):
         agree(values)
 
 
-@pytest.mark.long
 def test_skipped_rounds_leave_both_policies_bit_identical(start, world):
     arguments = [*SMALL, "pasodoble.round.tau_low=0.98", "trainer.total_training_steps=3"]
     run = start(MODULE, *arguments, environment=world)
@@ -151,7 +147,6 @@ def test_skipped_rounds_leave_both_policies_bit_identical(start, world):
     assert all(metrics["game/skipped"] == 1 for metrics in run.metrics().values())
 
 
-@pytest.mark.long
 def test_each_role_on_devices_of_its_own(start, world):
     run = start(MODULE, *SMALL, "pasodoble.layout=separate", "trainer.total_training_steps=2", environment=world)
     assert run.wait(600) == 0, run.log[-6000:]

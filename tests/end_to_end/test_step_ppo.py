@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 
@@ -174,7 +174,6 @@ def test_train_kill_resume(begin, step_folder, tmp_path):
     assert json.loads((folder / "step_ppo.json").read_text())["length_alarm"]["count"] == 4
 
 
-@pytest.mark.long
 def test_outcome_only(begin, tmp_path):
     run = begin("preset=outcome", "trainer.total_training_steps=2")
     assert run.wait() == 0, run.log[-6000:]
