@@ -182,12 +182,18 @@ def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0)
             return
         ray_init.address = "local"
         if device == "cpu":
-            devices = config.trainer.n_gpus_per_node * config.trainer.nnodes + more_devices
-            reward_model = config.reward.reward_model
-            if reward_model.enable and reward_model.enable_resource_pool:
-                devices += reward_model.n_gpus_per_node * reward_model.nnodes
+            devices = _devices(config) + more_devices
             ray_init.num_gpus = ray_init.get("num_gpus") or devices
             ray_init.num_cpus = ray_init.get("num_cpus") or max(os.cpu_count() or 1, 4 + 4 * devices)
+
+
+def _devices(config) -> int:
+    """Devices of the trainer, and of a reward model in a pool of its own."""
+    devices = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    reward_model = config.reward.reward_model
+    if reward_model.enable and reward_model.enable_resource_pool:
+        devices += reward_model.n_gpus_per_node * reward_model.nnodes
+    return devices
 
 
 def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
@@ -195,7 +201,7 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    wanted = config.trainer.n_gpus_per_node * config.trainer.nnodes + more_devices
+    wanted = _devices(config) + more_devices
 
     def installed() -> str | None:
         from importlib.metadata import PackageNotFoundError, version
@@ -211,8 +217,8 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
         if devices < wanted:
             raise EnvironmentProblem(
                 f"the cluster at {cluster} offers {devices:g} devices and the run wants {wanted} "
-                "(trainer.nnodes x trainer.n_gpus_per_node, and what the recipe takes beside them); nodes without an "
-                "accelerator offer logical ones when started with 'ray start --num-gpus=N'"
+                "(trainer.nnodes x trainer.n_gpus_per_node, a reward model's pool, and what the recipe takes beside "
+                "them); nodes without an accelerator offer logical ones when started with 'ray start --num-gpus=N'"
             )
         probe = ray.remote(num_cpus=0)(installed)
         for node in ray.nodes():
