@@ -37,14 +37,14 @@ class Run:
         return (self.folder / "log.txt").read_text(errors="replace")
 
     def metrics(self) -> dict[int, dict]:
-        """What verl's file logger has written, by step; a line being written is left out."""
+        """What verl's file logger has written, by step (it may write twice); a line being written is left out."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         records = {}
         for line in lines:
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
-                records[record["step"]] = record["data"]
+                records.setdefault(record["step"], {}).update(record["data"])
         return records
 
     def wait_for_step(self, step: int, seconds: float = 420.0) -> None:
