@@ -76,12 +76,16 @@ def history_file(metrics: Path) -> Path:
 
 
 def _lines(path: Path, last_step: int) -> dict[int, str]:
+    """The lines of a file by step, up to a last one; what was logged of one step at several times becomes one line."""
     lines: dict[int, str] = {}
     if not path.is_file():
         return lines
     for line in path.read_text().splitlines():
         try:
-            step = json.loads(line)["step"]
+            record = json.loads(line)
+            step = record["step"]
+            if step in lines:
+                line = json.dumps({**record, "data": {**json.loads(lines[step])["data"], **record["data"]}})
         except (ValueError, KeyError, TypeError):
             continue
         if step <= last_step:

@@ -2,7 +2,8 @@
 # Install as examples/quickstart.sh does and run the tests; --long adds the slower ones. Other arguments go to one pytest.
 #
 # The end-to-end tests run beside all others: each half mostly waits for processes of its own. What the end-to-end half
-# prints comes when it is done (and stands in outputs/tests_end_to_end.log).
+# prints comes when it is done (and stands in outputs/tests_end_to_end.log). What measures time has the machine to itself
+# after that.
 
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../examples/install.sh"
@@ -23,10 +24,13 @@ log=outputs/tests_end_to_end.log
 "$DUETS_PYTHON" -m pytest -m e2e "$@" >"$log" 2>&1 &
 half=$!
 trap 'kill "$half" 2>/dev/null; wait "$half" 2>/dev/null; exit 130' INT TERM
-"$DUETS_PYTHON" -m pytest -m "not e2e" "$@"
+"$DUETS_PYTHON" -m pytest -m "not e2e" --ignore=tests/benchmarks "$@"
 others=$?
 _duets_stage "The end-to-end tests"
 wait "$half"
 end_to_end=$?
 cat "$log"
-((others == 0 && end_to_end == 0))
+_duets_stage "The benchmarks"
+"$DUETS_PYTHON" -m pytest tests/benchmarks "$@"
+benchmarks=$?
+((others == 0 && end_to_end == 0 && benchmarks == 0))

@@ -86,3 +86,13 @@ def test_metrics_of_killed_attempts_survive(tmp_path_factory, attempts):
     resume.join_metrics(metrics)
     assert {entry["step"]: entry["data"]["attempt"] for entry in read(metrics)} == expected
     assert not resume.history_file(metrics).exists()
+
+
+def test_what_is_logged_of_one_step_at_two_times_stays_together(tmp_path):
+    """A run that ends early validates after its last step: verl logs that step twice."""
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(line(1, 0))
+    resume.carry_metrics_over(metrics, 1)
+    metrics.write_text(line(2, 1) + json.dumps({"step": 2, "data": {"val": 0.5}}) + "\n")
+    resume.join_metrics(metrics)
+    assert read(metrics) == [{"step": 1, "data": {"attempt": 0}}, {"step": 2, "data": {"attempt": 1, "val": 0.5}}]

@@ -231,9 +231,10 @@ def test_the_files_are_what_the_trainers_read(start_endpoint, folder):
 
 @pytest.mark.parametrize(
     "status, code, sentence",
-    [(500, 1, r"4 requests in a row failed.*the same command goes on from here"), (401, 2, "refuses: HTTP 401")],
+    [(500, 1, r"[4-9] requests in a row failed.*the same command goes on from here"), (401, 2, "refuses: HTTP 401")],
 )
 def test_an_endpoint_that_stays_down_ends_the_run(start_endpoint, folder, capsys, status, code, sentence):
+    # Requests that were under way when the fourth failed may fail and be counted too.
     endpoint = start_endpoint(answer=answer, script=lambda payload, attempt: Fault(status))
     command = Command(endpoint, folder, "--max-failures", "4", "--max-tries", "2")
     start = time.monotonic()
