@@ -110,7 +110,8 @@ def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[
         try:
             yield name, [(benchmark, *_graded(settings, benchmark, generator, name)) for benchmark in benchmarks]
         finally:
-            if spec is not settings.models[-1]:
+            # Freeing an engine takes a while: done where another one follows.
+            if spec is not settings.models[-1] or settings.legibility["partner"]:
                 generator.close()
 
 
