@@ -180,7 +180,7 @@ class Generator:
         window = min(model.model_length, partner.model_length)
         prompts = [encode(model.tokenizer, problem, benchmark, settings.prompt) for problem in problems]
         rows = [(prompt, number) for prompt in prompts for number in range(sampling.n)]
-        responses = handoff.alternate(
+        ended = handoff.alternate(
             [prompt for prompt, _ in rows],
             lambda author, turns: self._engine(author).write_parts(turns, sampling, settings.handoff["separator"]),
             ("model", "partner") if settings.handoff["starts"] == "model" else ("partner", "model"),
@@ -192,23 +192,22 @@ class Generator:
             ],
             settings.handoff["max_rounds"],
         )
-        for position, problem in enumerate(problems):
-            mine = responses[position * sampling.n : (position + 1) * sampling.n]
-            on_done(
+        responses: dict[int, dict[int, Sample]] = {}
+        for row, response in ended:
+            position, number = divmod(row, sampling.n)
+            problem = problems[position]
+            mine = responses.setdefault(position, {})
+            mine[number] = Sample(
                 problem.id,
-                [
-                    Sample(
-                        problem.id,
-                        number,
-                        _text(model.tokenizer, response.token_ids, sampling.stop),
-                        len(response.token_ids),
-                        response.ended,
-                        len(prompts[position]),
-                        response.authors.count("model"),
-                    )
-                    for number, response in enumerate(mine)
-                ],
+                number,
+                _text(model.tokenizer, response.token_ids, sampling.stop),
+                len(response.token_ids),
+                response.ended,
+                len(prompts[position]),
+                response.authors.count("model"),
             )
+            if len(mine) == sampling.n:
+                on_done(problem.id, [mine[number] for number in range(sampling.n)])
 
     def close(self) -> None:
         """Let the engines go, so that the next model finds the memory free."""

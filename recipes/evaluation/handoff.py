@@ -1,6 +1,6 @@
 """Handoff between two engines: the two models write one response in turns, one part each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ def alternate(
     budgets: Sequence[int],
     seeds: Sequence[int],
     max_rounds: int = MAX_ROUNDS,
-) -> list[Handoff]:
+) -> Iterator[tuple[int, Handoff]]:
     """Let two models write each response in turns until one ends it, its budget is spent or the rounds are.
 
     All open responses take their turn together, as one batch. The seed of a turn is the response's seed + the tokens
@@ -65,28 +65,40 @@ def alternate(
         write: lets one model take a batch of turns.
         authors: names of the two models, the one that starts first.
         budgets: most tokens of each response.
+
+    Yields:
+        Position of a prompt and its response, each as soon as it has ended.
     """
-    responses = [Handoff() for _ in prompts]
-    open_ones = list(zip(prompts, responses, budgets, seeds, strict=True))
+    open_ones = [
+        (position, prompt, Handoff(), budget, seed)
+        for position, (prompt, budget, seed) in enumerate(zip(prompts, budgets, seeds, strict=True))
+    ]
     for number in range(max_rounds):
-        for _, response, budget, _ in open_ones:
-            if len(response.token_ids) >= budget:
+        still_open = []
+        for entry in open_ones:
+            position, _, response, budget, _ = entry
+            if response.ended == "rounds" and len(response.token_ids) >= budget:
                 response.ended = "length"
-        open_ones = [entry for entry in open_ones if entry[1].ended == "rounds"]
+            if response.ended == "rounds":
+                still_open.append(entry)
+            else:
+                yield position, response
+        open_ones = still_open
         if not open_ones:
-            break
+            return
         author = authors[number % 2]
         turns = [
             Turn([*prompt, *response.token_ids], budget - len(response.token_ids), seed + len(response.token_ids))
-            for prompt, response, budget, seed in open_ones
+            for _, prompt, response, budget, seed in open_ones
         ]
-        for (_, response, _, _), part in zip(open_ones, write(author, turns), strict=True):
+        for (_, _, response, _, _), part in zip(open_ones, write(author, turns), strict=True):
             response.token_ids += part.token_ids
             response.authors += [author] * len(part.token_ids)
             response.rounds += 1
             if part.finished or not part.token_ids:
                 response.ended = "stop"
-    return responses
+    for position, _, response, _, _ in open_ones:
+        yield position, response
 
 
 def ratios(handoff: Mapping[str, Any], solo: Mapping[str, Any]) -> dict[str, float | None]:

@@ -110,7 +110,7 @@ def scripted(*responses):
 def test_two_models_write_in_turns_and_every_token_has_its_author():
     parts = [Part([5, 6], False), Part([7], False), Part([8, 9], True)]
     write, calls = scripted(parts)
-    (response,) = handoff.alternate([[1, 2]], write, ("senior", "junior"), [10], [1000])
+    ((_, response),) = handoff.alternate([[1, 2]], write, ("senior", "junior"), [10], [1000])
     assert response.token_ids == [5, 6, 7, 8, 9]
     assert response.authors == ["senior", "senior", "junior", "senior", "senior"]
     assert (response.ended, response.rounds) == ("stop", 3)
@@ -123,7 +123,8 @@ def test_two_models_write_in_turns_and_every_token_has_its_author():
 
 def test_a_handoff_ends_with_the_budget_the_rounds_or_an_empty_turn():
     def ended(parts, budget, rounds=150):
-        return handoff.alternate([[]], scripted(parts)[0], ("s", "j"), [budget], [0], rounds)[0].ended
+        ((_, response),) = handoff.alternate([[]], scripted(parts)[0], ("s", "j"), [budget], [0], rounds)
+        return response.ended
 
     endless = [Part([1], False)] * 9
     assert ended(endless, 3) == "length"
@@ -132,11 +133,18 @@ def test_a_handoff_ends_with_the_budget_the_rounds_or_an_empty_turn():
     assert ended([], 0) == "length"
 
 
-def test_responses_that_are_over_leave_the_batch():
+def test_responses_that_are_over_leave_the_batch_and_are_given_at_once():
+    batches = []
+
     def write(author, turns):
+        batches.append(len(turns))
         return [Part([7], turn.token_ids[0] == 1) for turn in turns]
 
-    short, long = handoff.alternate([[1], [2]], write, ("s", "j"), [5, 3], [0, 0])
+    ended = handoff.alternate([[2], [1]], write, ("s", "j"), [3, 5], [0, 0])
+    position, short = next(ended)
+    assert (position, batches) == (1, [2])
+    ((position, long),) = ended
+    assert (position, batches) == (0, [2, 1, 1])
     assert (short.authors, short.ended) == (["s"], "stop")
     assert (long.authors, long.ended) == (["s", "j", "s"], "length")
 
