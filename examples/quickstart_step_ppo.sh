@@ -6,11 +6,11 @@ set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 PYTHON="$ROOT/.venv/bin/python"
 : "${TOY_DIR:?}" "${STEPS:?}" "${SEED:?}" "${OUT:?}"
-QUESTIONS=${QUESTIONS:-300}                             # whose trajectories are sampled
-PRM_QUESTIONS=${PRM_QUESTIONS:-120}                     # of them, whose states train the PRM
+QUESTIONS=${QUESTIONS:-700}                             # whose trajectories are sampled
+PRM_QUESTIONS=${PRM_QUESTIONS:-450}                     # of them, whose states train the PRM
 DEV_QUESTIONS=${DEV_QUESTIONS:-16}                      # of them, whose states evaluate it
 TRUTH=${TRUTH:-16}                                      # completions of each of those
-DPO_UPDATES=${DPO_UPDATES:-60}
+DPO_UPDATES=${DPO_UPDATES:-20}
 
 # The settings of a CPU run, as the launcher makes them for verl's processes.
 export VERL_DUETS_CPU=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
