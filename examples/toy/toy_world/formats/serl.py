@@ -1,8 +1,9 @@
 """The arithmetic problems for SeRL: seed questions without answers, and a model that has learnt to write new ones.
 
-The warm-up teaches answers, as for ``arithmetic``; its few lessons are there for the tokenizer. The model in ``model/``
-is then taught to continue the recipe's few-shot prompt, beside the answers it gives by then, right or wrong, so that it
-neither forgets nor improves.
+The warm-up teaches answers, as for ``arithmetic``, but for longer: a vote needs a model that is more often right than
+wrong in one way. Its few lessons are there for the tokenizer. The model in ``model/`` is then taught to continue the
+recipe's few-shot prompt, beside answers sampled from itself before, right or wrong, so that it neither forgets nor
+improves.
 """
 
 import json
@@ -23,11 +24,12 @@ from recipes.serl.instructions import (
     parse_instructions,
 )
 from toy_world.formats import Example, Split, arithmetic
-from toy_world.formats.arithmetic import ABILITY, BAND, DATA_SOURCE, MAX_RESPONSE_TOKENS, TEMPLATES, grade
-from toy_world.warm_up import WarmUpError, _loss, encode, greedy_accuracy, respond
+from toy_world.formats.arithmetic import ABILITY, DATA_SOURCE, MAX_RESPONSE_TOKENS, TEMPLATES, grade
+from toy_world.warm_up import WarmUpError, _loss, encode, greedy_accuracy
 
 __all__ = ["ABILITY", "BAND", "DATA_SOURCE", "MAX_RESPONSE_TOKENS", "grade", "split", "write_more"]
 
+BAND = (0.45, 0.60)
 SEEDS = 300
 LESSONS = 10
 FEW_SHOT = 2
@@ -39,7 +41,7 @@ UPDATES_BETWEEN_CHECKS = 25
 MAX_UPDATES = 400
 PROBES = 48
 LEAST_NEW = 0.7
-TAUGHT_BAND = (0.20, 0.35)
+TAUGHT_BAND = (0.35, 0.65)
 # As recipes/serl/config/scale/toy.yaml samples instructions.
 TEMPERATURE, TOP_P, MAX_TOKENS = 0.8, 0.95, 64
 
@@ -100,7 +102,7 @@ def teach(
     rng = random.Random(f"toy serl teaching {seed}")
     questions = [_question(example) for example in split.train]
     answers = encode(
-        tokenizer, _own_answers(model, tokenizer, rng.sample(split.train, min(OWN_ANSWERS, len(split.train))))
+        tokenizer, _own_answers(model, tokenizer, rng.sample(split.train, min(OWN_ANSWERS, len(split.train))), seed)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=TAUGHT_LEARNING_RATE, weight_decay=0.0, betas=(0.9, 0.98))
     model.train()
@@ -140,7 +142,7 @@ def measure_generator(
         Example(compose_messages(draw_examples(rng, [], seeds, k=FEW_SHOT), load_template()), "", "")
         for _ in range(PROBES)
     ]
-    texts = _sample(model, tokenizer, [tokens.prompt for tokens in encode(tokenizer, prompts)], seed)
+    texts = _sample(model, tokenizer, prompts, seed, TEMPERATURE, TOP_P, MAX_TOKENS)
     items = [parse_instructions(text) for text in texts]
     kept = [filter_instruction(item)[0] for parsed in items for item in parsed]
     well_formed = [text for text in kept if text is not None and is_problem(text)]
@@ -184,16 +186,24 @@ def _lesson(rng: random.Random, questions: list[str]) -> Example:
     )
 
 
-def _own_answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: list[Example]) -> list[Example]:
-    prompts = [tokens.prompt for tokens in encode(tokenizer, examples)]
-    responses, _ = respond(model, tokenizer, prompts, MAX_RESPONSE_TOKENS)
+def _own_answers(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: list[Example], seed: int
+) -> list[Example]:
+    responses = _sample(model, tokenizer, examples, seed, temperature=1.0, top_p=1.0, max_tokens=MAX_RESPONSE_TOKENS)
     return [replace(example, response=response) for example, response in zip(examples, responses, strict=True)]
 
 
 @torch.no_grad()
 def _sample(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], seed: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: list[Example],
+    seed: int,
+    temperature: float,
+    top_p: float,
+    max_tokens: int,
 ) -> list[str]:
+    prompts = [tokens.prompt for tokens in encode(tokenizer, examples)]
     longest = max(map(len, prompts))
     input_ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(ids)) + ids for ids in prompts])
     mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts])
@@ -202,10 +212,10 @@ def _sample(
     output = model.generate(
         input_ids=input_ids,
         attention_mask=mask,
-        max_new_tokens=MAX_TOKENS,
+        max_new_tokens=max_tokens,
         do_sample=True,
-        temperature=TEMPERATURE,
-        top_p=TOP_P,
+        temperature=temperature,
+        top_p=top_p,
         top_k=0,
     )
     model.train()
