@@ -10,7 +10,7 @@ QUESTIONS=${QUESTIONS:-700}                             # whose trajectories are
 PRM_QUESTIONS=${PRM_QUESTIONS:-450}                     # of them, whose states train the PRM
 DEV_QUESTIONS=${DEV_QUESTIONS:-16}                      # of them, whose states evaluate it
 TRUTH=${TRUTH:-16}                                      # completions of each of those
-DPO_UPDATES=${DPO_UPDATES:-20}
+DPO_UPDATES=${DPO_UPDATES:-40}
 
 # The settings of a CPU run, as the launcher makes them for verl's processes.
 export VERL_DUETS_CPU=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -67,7 +67,7 @@ stage "Round 0: collect, states, complete, PRM, score, pairs"
     --complete-options "${SAMPLING[*]@Q} --top-p 1.0" \
     --prm-options "--dtype float32 --max-length 160 --learning-rate 1e-3 --batch-size 32 --accumulation 1 --epochs 4
         --warmup-steps 10 --seed $SEED" \
-    --score-options "--max-length 160 --batch-size 64" --pairs-options "--margin 0.3"
+    --score-options "--max-length 160 --batch-size 64" --pairs-options "--reduction sum --margin 0.2"
 stage "Completions of held-out states, to measure the PRM against"
 "$PYTHON" -m recipes.step_ppo.complete --data "$TOY_DIR/train.parquet" --states "$OUT/round0/dev_states.jsonl" \
     --model "$TOY_DIR/model" --output "$OUT/round0/dev_truth.jsonl" --n "$TRUTH" --seed "$((SEED + 1000))" \
