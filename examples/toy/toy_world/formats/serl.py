@@ -29,7 +29,7 @@ from toy_world.warm_up import WarmUpError, _loss, encode, greedy_accuracy
 
 __all__ = ["ABILITY", "BAND", "DATA_SOURCE", "MAX_RESPONSE_TOKENS", "grade", "split", "write_more"]
 
-BAND = (0.45, 0.60)
+BAND = (0.65, 0.80)
 SEEDS = 300
 LESSONS = 10
 FEW_SHOT = 2
@@ -40,8 +40,8 @@ TAUGHT_LEARNING_RATE = 1e-3
 UPDATES_BETWEEN_CHECKS = 25
 MAX_UPDATES = 400
 PROBES = 48
-LEAST_NEW = 0.7
-TAUGHT_BAND = (0.35, 0.65)
+LEAST_NEW = 0.9
+TAUGHT_BAND = (0.55, 0.85)
 # As recipes/serl/config/scale/toy.yaml samples instructions.
 TEMPERATURE, TOP_P, MAX_TOKENS = 0.8, 0.95, 64
 
