@@ -31,6 +31,8 @@ class Symbol:
 
 
 _TRAINER = "verl.trainer.ppo.v1.trainer_base"
+_SYNC_TRAINER = "verl.trainer.ppo.v1.trainer_sync"
+_CHECKPOINT_ENGINE = "verl.checkpoint_engine.base"
 
 LEDGER: tuple[Symbol, ...] = (
     Symbol(
@@ -227,6 +229,101 @@ LEDGER: tuple[Symbol, ...] = (
         "recipes/serl/generation.py",
         "called: the recipe asks the running rollout servers itself",
         parameters="self",
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._setup",
+        "recipes/common/split_rollout.py",
+        "surrounded: without hybrid replicas it leaves engine and weight sync empty, and ours take their places",
+        parameters="self",
+        source=("fa42ba9884089568",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._init_resource_pool_mgr",
+        "recipes/common/split_rollout.py",
+        "relied upon: reads _enable_hybrid_replicas and builds actor and reference without an engine",
+        parameters="self",
+        source=("8f579946ba2432c8",),
+    ),
+    Symbol(
+        f"{_TRAINER}:PPOTrainer._get_n_gpus_for_throughput",
+        "recipes/common/split_rollout.py",
+        "surrounded: the rollouts' own devices count",
+        parameters="self",
+    ),
+    Symbol(
+        f"{_SYNC_TRAINER}:PPOTrainerSync.on_init_end",
+        "recipes/common/split_rollout.py",
+        "relied upon: syncs weights through self.checkpoint_manager",
+        parameters="self",
+        source=("a8e2246fe89d2bae",),
+    ),
+    Symbol(
+        f"{_SYNC_TRAINER}:PPOTrainerSync.on_step_end",
+        "recipes/common/split_rollout.py",
+        "relied upon: syncs weights through self.checkpoint_manager, under the number of the step",
+        parameters="self",
+        source=("80f3426e241342f8",),
+    ),
+    Symbol(
+        f"{_SYNC_TRAINER}:PPOTrainerSync.on_sample_end",
+        "recipes/common/split_rollout.py",
+        "replaced where rollouts have devices of their own: engines stay awake",
+        parameters="self",
+        source=("bbadd424b12b1139",),
+    ),
+    Symbol(
+        "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_postprocess",
+        "recipes/common/split_rollout.py",
+        "relied upon: tags each response with the versions of the weights it comes from",
+        parameters="self output validate kwargs",
+        source=("0de51a6927418fa9",),
+    ),
+    Symbol(
+        "verl.workers.rollout.llm_server:LLMServerManager._initialize_llm_servers",
+        "recipes/common/split_rollout.py",
+        "relied upon: without a worker group it starts standalone replicas on rollout.nnodes x n_gpus_per_node",
+        parameters="self start_rank",
+        source=("5fc2f8bd2f8bce98",),
+    ),
+    Symbol(
+        f"{_CHECKPOINT_ENGINE}:CheckpointEngineManager.__init__",
+        "recipes/common/split_rollout.py",
+        "called: a weight sync between separate workers",
+        parameters="self config actor_wg replicas",
+    ),
+    Symbol(
+        f"{_CHECKPOINT_ENGINE}:CheckpointEngineManager.update_weights",
+        "recipes/common/gloo_checkpoint_engine.py",
+        "calls our engine's methods in this order, in every worker",
+        parameters="self global_steps",
+        source=("1927b17cbeabf5fe",),
+    ),
+    Symbol(
+        f"{_CHECKPOINT_ENGINE}:CheckpointEngineManager.build_process_group",
+        "recipes/common/gloo_checkpoint_engine.py",
+        "calls our engine's methods in this order, in every worker",
+        parameters="self rollout",
+        source=("92426d0b1ea7c27e",),
+    ),
+    Symbol(
+        f"{_CHECKPOINT_ENGINE}:CheckpointEngineRegistry.register",
+        "recipes/common/gloo_checkpoint_engine.py",
+        "registers our checkpoint engine",
+        parameters="backend",
+    ),
+    Symbol(
+        f"{_CHECKPOINT_ENGINE}:split_weight_chunks",
+        "recipes/common/gloo_checkpoint_engine.py",
+        "called: cuts weights into pieces of at most a bucket",
+        parameters="weights bucket_size meta_only",
+        source=("c845516a69093489",),
+    ),
+    Symbol(
+        f"{_CHECKPOINT_ENGINE}:merge_weight_chunks",
+        "recipes/common/gloo_checkpoint_engine.py",
+        "called: puts pieces together again",
+        parameters="chunks bucket_size",
+        source=("67d4758be7f2e90e",),
     ),
     Symbol(
         "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.sample",
