@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.common.split_resources import check_resources
 from recipes.errors import ConfigError
 from recipes.serl.instructions import load_template
 from recipes.serl.questions import read_rows
@@ -20,6 +21,7 @@ def check_serl_config(config: DictConfig) -> None:
     """
     settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
     _check_trainer(config)
+    check_resources(config)
     _check_hook(config, settings)
     _check_estimator(config)
     _check_sizes(config, settings)

@@ -2,10 +2,29 @@
 
 import sys
 
+from omegaconf import DictConfig
+
+from recipes.common.split_resources import choose_backend, is_split, rollout_devices
 from recipes.launch import Recipe, main
 from recipes.serl.guards import check_serl_config
 
-RECIPE = Recipe(name="serl", config_name="serl", check=check_serl_config, blocks=("serl",))
+
+def check(config: DictConfig) -> None:
+    """Name the checkpoint engine that a split run leaves open, and refuse what SeRL cannot run with.
+
+    Raises:
+        LaunchError: with one sentence.
+    """
+    choose_backend(config)
+    check_serl_config(config)
+    if is_split(config):
+        # verl may be imported only once the launcher has prepared the environment.
+        from recipes.common.split_rollout import require_backend
+
+        require_backend(config)
+
+
+RECIPE = Recipe(name="serl", config_name="serl", check=check, blocks=("serl",), more_devices=rollout_devices)
 
 if __name__ == "__main__":
     sys.exit(main(RECIPE))

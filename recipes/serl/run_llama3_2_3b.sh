@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SeRL with LLaMA-3.2-3B-Instruct, the original's first model, 8 GPUs of 48 GB, rollout and training colocated.
+# SeRL with LLaMA-3.2-3B-Instruct, the original's first model, 8 GPUs of 48 GB.
 # Prepare the data first: python -m recipes.serl.prepare_seeds --model meta-llama/Llama-3.2-3B-Instruct
 # Knobs are the variables below; WANDB_API_KEY and WANDB_ENTITY are read from the environment by wandb itself.
 set -euo pipefail
@@ -9,20 +9,26 @@ SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.pa
 VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
 ESTIMATOR=${ESTIMATOR:-reinforce_pp}                    # reinforce_pp | rloo | grpo
 CONVENTION=${CONVENTION:-default}                       # default | reference
+RESOURCES=${RESOURCES:-colocated}                       # colocated | split: rollouts on GPUs of their own
 INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
 ITERATIONS=${ITERATIONS:-1}
 ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
 TP=${TP:-1}
-GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}
+GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=split
 OFFLOAD=${OFFLOAD:-true}                                 # true: parameters and optimizer rest in host memory
-NGPUS=${NGPUS:-8}
+NGPUS=${NGPUS:-8}                                        # that train, per node; RESOURCES=split takes others beside them
 NNODES=${NNODES:-1}
+ROLLOUT_NGPUS=${ROLLOUT_NGPUS:-}                        # RESOURCES=split: for rollouts, per node; empty: NGPUS
+ROLLOUT_NNODES=${ROLLOUT_NNODES:-}                      # empty: NNODES
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-serl_llama3_2_3b_${VARIANT}_${ESTIMATOR}}
 
 export SERL_DIR
 exec python3 -m recipes.serl.main scale=llama3_2_3b variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
+  resources="${RESOURCES}" \
+  ${ROLLOUT_NGPUS:+actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_NGPUS}"} \
+  ${ROLLOUT_NNODES:+actor_rollout_ref.rollout.nnodes="${ROLLOUT_NNODES}"} \
   ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
   serl.iterations="${ITERATIONS}" \
   actor_rollout_ref.model.path="${MODEL_PATH}" \

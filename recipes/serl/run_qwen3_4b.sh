@@ -9,20 +9,26 @@ SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.pa
 VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
 ESTIMATOR=${ESTIMATOR:-reinforce_pp}                    # reinforce_pp | rloo | grpo
 CONVENTION=${CONVENTION:-default}                       # default | reference
+RESOURCES=${RESOURCES:-colocated}                       # colocated | split: rollouts on GPUs of their own
 INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
 ITERATIONS=${ITERATIONS:-1}
 ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
 TP=${TP:-1}
-GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}
+GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=split
 OFFLOAD=${OFFLOAD:-false}                                 # true: parameters and optimizer rest in host memory
-NGPUS=${NGPUS:-8}
+NGPUS=${NGPUS:-8}                                        # that train, per node; RESOURCES=split takes others beside them
 NNODES=${NNODES:-1}
+ROLLOUT_NGPUS=${ROLLOUT_NGPUS:-}                        # RESOURCES=split: for rollouts, per node; empty: NGPUS
+ROLLOUT_NNODES=${ROLLOUT_NNODES:-}                      # empty: NNODES
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-serl_qwen3_4b_${VARIANT}_${ESTIMATOR}}
 
 export SERL_DIR
 exec python3 -m recipes.serl.main scale=qwen3_4b variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
+  resources="${RESOURCES}" \
+  ${ROLLOUT_NGPUS:+actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_NGPUS}"} \
+  ${ROLLOUT_NNODES:+actor_rollout_ref.rollout.nnodes="${ROLLOUT_NNODES}"} \
   ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
   serl.iterations="${ITERATIONS}" \
   actor_rollout_ref.model.path="${MODEL_PATH}" \

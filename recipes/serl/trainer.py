@@ -7,10 +7,10 @@ from pathlib import Path
 import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from recipes.common.grouped_trainer import GroupedTrainer
+from recipes.common.split_rollout import SplitRollout
 from recipes.serl.answering import PARTITION, instruction_row, prompt_batch, rows_of
 from recipes.serl.collection import Collection, Round, collect, vote_metrics
 from recipes.serl.generation import InstructionGenerator, chat_tokenizer
@@ -34,7 +34,7 @@ class RunStalled(RuntimeError):
     """Too many steps in a row found nothing to train on."""
 
 
-class SerlTrainer(GroupedTrainer):
+class SerlTrainer(SplitRollout, GroupedTrainer):
     """SeRL on verl's V1 trainer.
 
     A step collects groups until `data.train_batch_size` prompts survive the difficulty filter, computes advantages,
@@ -225,9 +225,9 @@ class SerlTrainer(GroupedTrainer):
     def _watch(self, vote: Vote) -> None:
         self.alarm_reason = self.alarm.observe(vote)
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args, **kwargs) -> KVBatchMeta:
-        """verl's own: the groups of a step are settled before."""
-        return PPOTrainerSync._balance_batch(self, batch, metrics, *args, **kwargs)
+    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Nothing is left to settle: the groups of a step were, round by round."""
+        return batch
 
     def _row(self, instruction: Instruction) -> dict:
         if instruction.origin == "dataset":

@@ -2,11 +2,15 @@
 
 import itertools
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.composition import compose_config
+from recipes.common.split_resources import choose_backend, rollout_devices
+from recipes.composition import compose_config, refuse_unknown_additions, verl_defaults
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.serl.guards import check_serl_config
 from recipes.serl.prepare_seeds import ANSWER_TEMPLATE
@@ -16,6 +20,7 @@ VARIANTS = ("self_instruct", "majority", "ground_truth")
 ESTIMATORS = ("reinforce_pp", "rloo", "grpo")
 CONVENTIONS = ("default", "reference")
 SCALES = ("toy", "llama3_2_3b", "qwen2_5_7b", "qwen3_4b")
+ROOM = Path(__file__).resolve().parents[3] / "recipes" / "serl"
 
 
 @pytest.fixture
@@ -139,3 +144,44 @@ def test_length_of_the_original_run_follows_from_the_config(base):
 
 def test_prepared_data_asks_as_the_default_convention_does(seeds):
     assert composed(seeds).serl.answer_template == ANSWER_TEMPLATE
+
+
+@pytest.mark.parametrize(("platform", "backend"), [([], "nccl"), (["+platform=cpu"], "gloo")], ids=["cuda", "cpu"])
+def test_split_resources_take_as_many_devices_again(seeds, platform, backend):
+    config = composed(seeds, *platform, "resources=split", "trainer.nnodes=2")
+    choose_backend(config)
+    check_serl_config(config)
+    rollout = config.actor_rollout_ref.rollout
+    assert not config.actor_rollout_ref.hybrid_engine and not rollout.free_cache_engine
+    assert (rollout.nnodes, rollout.n_gpus_per_node, rollout_devices(config)) == (2, 8, 16)
+    assert rollout.checkpoint_engine.backend == backend
+
+
+def test_resources_are_shared_unless_asked_otherwise(seeds):
+    config = composed(seeds)
+    before = config.copy()
+    choose_backend(config)
+    assert config == before and config.actor_rollout_ref.hybrid_engine and rollout_devices(config) == 0
+
+
+def test_split_resources_are_checked(base, seeds):
+    with pytest.raises(ConfigError, match="rollout.nnodes=0 x n_gpus_per_node=8 leaves rollouts without devices"):
+        check_serl_config(changed(base, seeds, {"actor_rollout_ref.hybrid_engine": False}))
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in ROOM.glob("run_*.sh")))
+@pytest.mark.parametrize("resources", ["colocated", "split"])
+def test_launchers_hand_over_keys_that_exist(script, resources, seeds, tmp_path):
+    knobs = {"RESOURCES": "split", "NGPUS": "2", "ROLLOUT_NGPUS": "6"} if resources == "split" else {}
+    stub = tmp_path / "python3"
+    stub.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
+    stub.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **knobs}
+    run = subprocess.run(["bash", str(ROOM / script)], env=environment, capture_output=True, text=True, check=True)
+    arguments = run.stdout.split("\0")[:-1]
+    assert arguments[:2] == ["-m", "recipes.serl.main"]
+    config = composed(seeds, *arguments[2:])
+    refuse_unknown_additions(arguments[2:], verl_defaults(), ["serl"])
+    choose_backend(config)
+    check_serl_config(config)
+    assert (config.trainer.n_gpus_per_node, rollout_devices(config)) == ((2, 6) if knobs else (8, 0))
