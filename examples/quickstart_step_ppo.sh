@@ -8,7 +8,7 @@ PYTHON="$ROOT/.venv/bin/python"
 : "${TOY_DIR:?}" "${STEPS:?}" "${SEED:?}" "${OUT:?}"
 QUESTIONS=${QUESTIONS:-700}                             # whose trajectories are sampled
 PRM_QUESTIONS=${PRM_QUESTIONS:-450}                     # of them, whose states train the PRM
-DEV_QUESTIONS=${DEV_QUESTIONS:-16}                      # of them, whose states evaluate it
+DEV_QUESTIONS=${DEV_QUESTIONS:-48}                      # of them, whose states evaluate it
 TRUTH=${TRUTH:-16}                                      # completions of each of those
 DPO_UPDATES=${DPO_UPDATES:-40}
 
