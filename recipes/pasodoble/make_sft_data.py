@@ -38,6 +38,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--records", "--train-set-size", type=int, default=2800, help="kept Proposer records wanted")
     add("--seed", type=int, default=42, help="chooses documents and samples")
     add("--no-solver", action="store_true", help="make the Proposer's dataset only")
+    add("--prompts", type=Path, help="yaml file with texts that replace prompts, keys as in pasodoble.prompts")
     add(
         "--no-request-box", action="store_true", help="do not ask for \\boxed{} in the Solver's prompt, as the original"
     )
@@ -107,9 +108,10 @@ async def _run(args: argparse.Namespace) -> int:
     generator_endpoint = args.generator_base_url and ChatEndpoint(
         _endpoint(args, args.generator_base_url, args.generator_model, args.generator_key_variable)
     )
+    prompts = _prompts(args.prompts)
     base = _knowledge_base(args)
     name = args.name or f"src_{args.generator_model.rstrip('/').split('/')[-1]}_num_seq_{args.samples}"
-    with Journal(args.output_dir / f"{name}.journal.jsonl", _fingerprint(args, sampling, base)) as journal:
+    with Journal(args.output_dir / f"{name}.journal.jsonl", _fingerprint(args, sampling, base, prompts)) as journal:
         generator: Generator = (
             EndpointGenerator(generator_endpoint, sampling)
             if generator_endpoint
@@ -123,10 +125,10 @@ async def _run(args: argparse.Namespace) -> int:
                 },
             )
         )
-        return await _make(args, settings, journal, base, generator, judge, name)
+        return await _make(args, settings, journal, base, generator, judge, prompts, name)
 
 
-async def _make(args, settings, journal, base, generator, judge, name: str) -> int:
+async def _make(args, settings, journal, base, generator, judge, prompts: Prompts, name: str) -> int:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -151,7 +153,7 @@ async def _make(args, settings, journal, base, generator, judge, name: str) -> i
         def on_progress(stage: str, done: int, total: int) -> None:
             progress.update(bars[stage], completed=done, total=total)
 
-        run = ColdStart(settings, journal, base, generator, judge, answers_agree, on_progress=on_progress)
+        run = ColdStart(settings, journal, base, generator, judge, answers_agree, prompts, on_progress)
         stopped: Exception | None = None
         try:
             await run.run()
@@ -215,7 +217,23 @@ def _knowledge_base(args: argparse.Namespace) -> KnowledgeBase | None:
     return KnowledgeBase.from_settings(settings, tokenizer)
 
 
-def _fingerprint(args: argparse.Namespace, sampling: Sampling, base: KnowledgeBase | None) -> dict[str, Any]:
+def _prompts(path: Path | None) -> Prompts:
+    if path is None:
+        return Prompts()
+    import yaml
+
+    try:
+        texts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"--prompts: {path} cannot be read: {error}") from error
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError(f"--prompts: {path} must map names of prompts to texts")
+    return Prompts.from_config(texts)
+
+
+def _fingerprint(
+    args: argparse.Namespace, sampling: Sampling, base: KnowledgeBase | None, prompts: Prompts
+) -> dict[str, Any]:
     """What recorded work depends on; endpoints may move and more records may be wanted."""
     return {
         "knowledge": base.fingerprint() if base else None,
@@ -224,7 +242,7 @@ def _fingerprint(args: argparse.Namespace, sampling: Sampling, base: KnowledgeBa
         "sampling": asdict(sampling),
         "judge": args.judge_model,
         "request_box": not args.no_request_box,
-        "prompts": asdict(Prompts()),
+        "prompts": asdict(prompts),
     }
 
 

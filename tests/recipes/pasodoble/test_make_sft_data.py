@@ -262,6 +262,15 @@ def test_bad_input_is_refused_with_one_sentence(start_endpoint, folder, monkeypa
     assert "does not exist" in refused("--knowledge", "/nowhere/k.jsonl")
     assert "no tokenizer could be loaded" in refused("--max-document-tokens", "100", "--tokenizer", "./nowhere")
     assert "records must be at least 1" in refused("--records", "0")
+    texts = folder.parent / "prompts.yaml"
+    assert "cannot be read" in refused("--prompts", str(texts))
+    for text, sentence in (
+        ("solver_sytem: Answer", "unknown prompt ['solver_sytem']"),
+        ("proposer_user: Write a problem", "has no {knowledge}"),
+        ("[solver_system]", "must map names of prompts to texts"),
+    ):
+        texts.write_text(text)
+        assert sentence in refused("--prompts", str(texts))
     monkeypatch.setenv("OPENAI_API_KEY", "")
     assert "OPENAI_API_KEY is not set" in refused()
     monkeypatch.setenv("OPENAI_API_KEY", "secret-value")

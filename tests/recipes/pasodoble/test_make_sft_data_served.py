@@ -1,5 +1,6 @@
-"""The cold-start command against vLLM's own OpenAI server on a tiny model."""
+"""The cold-start command against vLLM's own OpenAI server: an untrained model, and the models of the toy world."""
 
+import contextlib
 import json
 import os
 import socket
@@ -7,14 +8,17 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
+import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from recipes.pasodoble.make_sft_data import main
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def make_model(folder):
@@ -42,37 +46,93 @@ def make_model(folder):
     Qwen3ForCausalLM(config).save_pretrained(folder)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    pytest.importorskip("vllm")
-    folder = tmp_path_factory.mktemp("served")
-    make_model(folder)
+@contextlib.contextmanager
+def serve(model, log_path, max_model_len):
+    """vLLM's server with a model called tiny; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
     command += ["--host", "127.0.0.1", "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"]
-    command += ["--max-model-len", "1024", "--max-num-seqs", "32", "--kv-cache-memory-bytes", "67108864"]
-    with (folder / "log").open("w") as log:
+    command += ["--max-model-len", str(max_model_len), "--max-num-seqs", "32", "--kv-cache-memory-bytes", "67108864"]
+    with log_path.open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}/v1"
     try:
         deadline = time.monotonic() + 300
         while True:
-            assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+            assert process.poll() is None and time.monotonic() < deadline, log_path.read_text()[-3000:]
             try:
                 urllib.request.urlopen(f"{url}/models", timeout=5)
                 break
             except OSError:
                 time.sleep(1)
-        yield url, folder
+        yield url
     finally:
         process.terminate()
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    pytest.importorskip("vllm")
+    folder = tmp_path_factory.mktemp("served")
+    make_model(folder)
+    with serve(folder, folder / "log", 1024) as url:
+        yield url, folder
+
+
+@pytest.fixture(scope="module")
+def toy_world():
+    out = REPOSITORY / "outputs" / "toy_pasodoble"
+    make = [sys.executable, str(REPOSITORY / "examples/toy/make.py"), "--format", "pasodoble", "--out", str(out)]
+    subprocess.run(make, check=True, timeout=1200, stdout=subprocess.DEVNULL)
+    return out
+
+
+@pytest.fixture(scope="module")
+def toy_servers(toy_world, tmp_path_factory):
+    """Addresses of a server with the toy Proposer and of one with the toy Solver."""
+    logs = tmp_path_factory.mktemp("toy_servers")
+    with (
+        serve(toy_world / "proposer", logs / "proposer", 256) as proposer,
+        serve(toy_world / "model", logs / "solver", 256) as solver,
+    ):
+        yield proposer, solver
+
+
+def test_models_that_can_propose_and_solve_make_exactly_what_is_wanted(
+    toy_world, toy_servers, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    texts = yaml.safe_load((REPOSITORY / "recipes/pasodoble/config/scale/toy.yaml").read_text())["pasodoble"]["prompts"]
+    prompts = tmp_path / "prompts.yaml"
+    prompts.write_text(yaml.safe_dump(texts))
+    out, (proposer, solver) = tmp_path / "out", toy_servers
+    arguments = ["--output-dir", str(out), "--name", "sft", "--records", "12", "--samples", "4", "--seed", "3"]
+    arguments += ["--prompts", str(prompts), "--knowledge", str(toy_world / "knowledge.jsonl"), "--temperature", "1.0"]
+    arguments += ["--max-document-tokens", "0", "--generator-model", "tiny", "--judge-model", "tiny"]
+    arguments += ["--generator-base-url", proposer, "--judge-base-url", solver, "--max-tokens", "80"]
+    assert main(arguments) == 0, capsys.readouterr().err
+
+    records = json.loads((out / "sft.json").read_text())
+    report = json.loads((out / "sft.report.json").read_text())
+    assert len(records) == report["proposer"]["kept"] == 12
+    assert report["proposer"]["without_question"] < report["proposer"]["completions"] / 2
+    assert report["proposer"]["confirmed"] >= 12 and report["failed_in_this_run"] == {}
+    assert len({json.dumps(record) for record in records}) > 6
+    known = {json.loads(line)["text"] for line in (toy_world / "knowledge.jsonl").read_text().splitlines()}
+    for record in records:
+        assert any(text in json.dumps(record) for text in known)
+
+    journal = (out / "sft.journal.jsonl").read_bytes()
+    assert main(arguments) == 0
+    assert (out / "sft.journal.jsonl").read_bytes() == journal, "a complete run asks for nothing more"
+    assert json.loads((out / "sft.json").read_text()) == records
 
 
 def test_real_completions_are_asked_for_and_journaled(server, tmp_path, monkeypatch, capsys):
