@@ -124,3 +124,20 @@ def test_train_kill_resume_and_end_when_the_prompts_are_trained(begin):
     # Weights, examples and seeds of step 2 are those of the checkpoint, so the same instructions come again.
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/filtered_data")
     assert killed and killed.items() <= generated(folder, 2).items()
+
+
+@pytest.mark.long
+def test_rollouts_on_devices_of_their_own_have_the_weights_of_the_last_step(begin):
+    """Actor and reference train on one device, the engine generates on another; weights cross over gloo."""
+    run = begin("resources=split", "trainer.total_training_steps=3", "trainer.test_freq=3", "trainer.save_freq=3")
+    assert run.wait(seconds=800) == 0, run.log[-6000:]
+    assert "'backend': 'gloo'" in run.log
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2, 3]
+    for step, data in metrics.items():
+        # The engine starts with random weights, and each step but a skipped one changes those it was sent.
+        assert data["training/rollout_probs_diff_mean"] < 1e-5, step
+        assert data["actor/grad_norm"] > 0 or data["serl/groups_trained"] == 0, step
+    assert any("acc/mean@1" in key for key in metrics[3])
+    trained = check_books(run.folder, 3)["trained_prompts"]
+    assert trained == sum(data["serl/groups_trained"] for data in metrics.values()) > 0
