@@ -130,18 +130,22 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
         return {}
 
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
-        self.stepped, rounds = True, []
+        self.stepped, rounds, unvoted = True, [], []
         with marked_timer("gen", timing_raw, color="red"):
             self.on_sample_begin()
             with marked_timer("collect", timing_raw):
-                collection = self._collect(rounds, metrics, timing_raw, sample_batch_size)
+                collection = self._collect(rounds, unvoted, metrics, timing_raw, sample_batch_size)
             self.on_sample_end()
         # What is left of the collection without the rollout engine's part is the recipe's own time.
         engine = timing_raw.get("instructions", 0.0) + timing_raw.get("answers", 0.0)
         timing_raw["serl_driver"] = timing_raw["collect"] - engine
         self._account(collection, metrics)
         if not rounds:
-            raise RunStalled(f"step {self.global_steps} has no voted group at all: {collection.reason}")
+            # Nothing to train on, but verl's metrics need rows.
+            rounds, unvoted = unvoted[-1:], unvoted[:-1]
+        self._clear(unvoted, keep=[])
+        if not rounds:
+            raise RunStalled(f"step {self.global_steps} has no response at all: {collection.reason}")
         if self._statistics_before_filter():
             rounds = [self._with_advantages(batch, metrics, timing_raw) for batch in rounds]
         batch = self._select(rounds, [group.handle for group in collection.trained])
@@ -155,13 +159,21 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
         with marked_timer("update_actor", timing_raw, color="red"):
             return self._update_actor(batch, metrics=metrics)
 
-    def _collect(self, rounds: list[KVBatchMeta], metrics: dict, timing_raw: dict, n_prompts: int) -> Collection:
+    def _collect(
+        self,
+        rounds: list[KVBatchMeta],
+        unvoted: list[KVBatchMeta],
+        metrics: dict,
+        timing_raw: dict,
+        n_prompts: int,
+    ) -> Collection:
+        """Collect the groups of a step; its rows go to `rounds`, those of rounds without any winner to `unvoted`."""
         multiple = self._prompts_per_update()
         left = self.schedule.prompts_left(self.trained_prompts)
         settings = self.settings
 
         def answer(instructions: list[Instruction]) -> Round:
-            return self._answer(instructions, rounds, metrics, timing_raw)
+            return self._answer(instructions, rounds, unvoted, metrics, timing_raw)
 
         return collect(
             self.source,
@@ -183,7 +195,12 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
             return generator(prompts, step, call)
 
     def _answer(
-        self, instructions: list[Instruction], rounds: list[KVBatchMeta], metrics: dict, timing_raw: dict
+        self,
+        instructions: list[Instruction],
+        rounds: list[KVBatchMeta],
+        unvoted: list[KVBatchMeta],
+        metrics: dict,
+        timing_raw: dict,
     ) -> Round:
         rows = [self._row(instruction) for instruction in instructions]
         prompts, uids = prompt_batch(rows, self.global_steps)
@@ -195,14 +212,18 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
             )
         metrics.update(sampled)
         with marked_timer("vote", timing_raw):
-            judged, batch = self._judge(batch, by_uid, metrics)
-        if len(batch) > 0:
-            batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
-            rounds.append(batch)
+            judged, kept = self._judge(batch, by_uid, metrics)
+        batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        if not kept:
+            unvoted += [batch] if len(batch) > 0 else []
+            return judged
+        if dropped := [key for key in batch.keys if key not in kept]:
+            tq.kv_clear(keys=dropped, partition_id=batch.partition_id)
+        rounds.append(batch.select_keys([key for key in batch.keys if key in kept]))
         return judged
 
-    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction], metrics: dict) -> tuple[Round, KVBatchMeta]:
-        """The round by vote or by label, and the rows that are left of `batch`."""
+    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction], metrics: dict) -> tuple[Round, set[str]]:
+        """The round by vote or by label, and the keys of `batch` that stay."""
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
         before = {sample.key: sample.result for group in groups for sample in group.samples}
         if self.settings.variant == "ground_truth":
@@ -217,10 +238,7 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
         results = {sample.key: sample.result for group in groups for sample in group.samples}
         changed = {key: value for key, value in settlement.rewards.items() if results[key] is not before[key]}
         self._write_rewards(batch, changed)
-        if settlement.dropped:
-            tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
-        kept = set(settlement.kept)
-        return judged, batch.select_keys([key for key in batch.keys if key in kept])
+        return judged, set(settlement.kept)
 
     def _watch(self, vote: Vote) -> None:
         self.alarm_reason = self.alarm.observe(vote)

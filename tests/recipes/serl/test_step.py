@@ -268,10 +268,25 @@ def test_a_model_that_always_agrees_skips_steps_raises_the_alarm_and_ends_with_t
         step(trainer)
 
 
-def test_a_model_that_never_answers_ends_with_the_reason(make):
+@pytest.mark.parametrize("statistics", ["before", "after"])
+def test_a_model_that_never_answers_skips_steps_and_ends_with_the_reason(make, statistics):
     from recipes.serl.trainer import RunStalled
 
-    trainer = make(problems, lambda question, session: "I would rather not say anything.")
-    with pytest.raises(RunStalled, match="no voted group at all"):
+    options = ["serl.limits.max_skipped_steps=2", f"serl.statistics={statistics}"]
+    trainer = make(problems, lambda question, session: "I would rather not say anything.", *options)
+    for number in (1, 2):
+        metrics = step(trainer)
+        assert metrics["serl/skipped_steps"] == number and metrics["serl/groups"] == 0
+        assert metrics["serl/unusable/vote_no_answers"] == 3 * 4
+    assert trainer.engine.updates == [] and len(trainer.engine.rounds) == 2 * 3
+    with pytest.raises(RunStalled, match="3 steps in a row trained nothing.*0 of 4 prompts survived 3 rounds"):
         step(trainer)
-    assert len(trainer.engine.rounds) == 3
+
+
+def test_a_step_without_a_vote_is_forgiven(make):
+    trainer = make(
+        problems, lambda question, session: "Nothing." if trainer.global_steps == 1 else divided(question, session)
+    )
+    assert step(trainer)["serl/skipped_steps"] == 1
+    metrics = step(trainer)
+    assert metrics["serl/skipped_steps"] == 0 and metrics["serl/groups_trained"] == 4
