@@ -25,6 +25,9 @@ FORWARDED = (
     "TQ_LOGGING_LEVEL",
 )
 SYNC_TIMEOUT_SECONDS = "60"
+_DEVICES_WANTED = (
+    "trainer.nnodes x trainer.n_gpus_per_node, a reward model's pool, and what the recipe takes beside them"
+)
 # verl warns of every training engine that is not installed, in every process.
 QUIET = "ignore::UserWarning:verl.workers.engine"
 
@@ -196,6 +199,24 @@ def _devices(config) -> int:
     return devices
 
 
+def check_machine(config, device: str, more_devices: int = 0) -> None:
+    """This machine must have the accelerators of a run that starts its own Ray; a CPU offers as many as are asked for.
+
+    Raises:
+        EnvironmentProblem: with what there is and what is wanted.
+    """
+    if device == "cpu":
+        return
+    import torch
+
+    wanted, found = _devices(config) + more_devices, torch.accelerator.device_count()
+    if found < wanted:
+        raise EnvironmentProblem(
+            f"this machine has {found} devices and the run wants {wanted} ({_DEVICES_WANTED}); to use several machines, "
+            "start a Ray cluster on them and set RAY_ADDRESS"
+        )
+
+
 def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
     """Every node of a cluster that is joined must have the package, and the cluster the devices."""
     import ray
@@ -216,9 +237,8 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
         devices = max(ray.cluster_resources().get(name, 0) for name in ("GPU", "NPU"))
         if devices < wanted:
             raise EnvironmentProblem(
-                f"the cluster at {cluster} offers {devices:g} devices and the run wants {wanted} "
-                "(trainer.nnodes x trainer.n_gpus_per_node, a reward model's pool, and what the recipe takes beside "
-                "them); nodes without an accelerator offer logical ones when started with 'ray start --num-gpus=N'"
+                f"the cluster at {cluster} offers {devices:g} devices and the run wants {wanted} ({_DEVICES_WANTED}); "
+                "nodes without an accelerator offer logical ones when started with 'ray start --num-gpus=N'"
             )
         probe = ray.remote(num_cpus=0)(installed)
         for node in ray.nodes():

@@ -170,6 +170,8 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     more_devices = recipe.more_devices(config)
     if address is not None:
         cluster.check_cluster(config, address, more_devices)
+    else:
+        cluster.check_machine(config, device, more_devices)
     run = leftovers.begin_run()
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
