@@ -212,8 +212,8 @@ def check_machine(config, device: str, more_devices: int = 0) -> None:
     wanted, found = _devices(config) + more_devices, torch.accelerator.device_count()
     if found < wanted:
         raise EnvironmentProblem(
-            f"this machine has {found} devices and the run wants {wanted} ({_DEVICES_WANTED}); to use several machines, "
-            "start a Ray cluster on them and set RAY_ADDRESS"
+            f"this machine has {found} devices and the run wants {wanted} ({_DEVICES_WANTED}); to use several "
+            "machines, start a Ray cluster on them and set RAY_ADDRESS"
         )
 
 
