@@ -191,10 +191,12 @@ def test_close_ends_waiting_tasks_and_all_processes(processes_of):
     made = Pool(workers=2, preload=("pool_tasks",))
     futures = [made.submit("pool_tasks:sleep", 5) for _ in range(6)]
     time.sleep(1.0)
-    assert set(processes_of(os.getpid())) > before
+    # An earlier test's processes may still be on their way out, so only those of this pool are looked at.
+    ours = set(processes_of(os.getpid())) - before
+    assert len(ours) >= 3, "a warm process and two workers"
     made.close()
     assert {future.result(timeout=10).kind for future in futures} <= {Kind.POOL_DOWN, Kind.KILLED}
-    assert set(processes_of(os.getpid())) <= before
+    assert not ours & set(processes_of(os.getpid()))
     with pytest.raises(PoolError):
         made.submit("pool_tasks:double", 1)
 
