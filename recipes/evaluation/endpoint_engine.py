@@ -2,10 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from recipes.errors import EnvironmentProblem
+from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import OnDone, Request, Sampling
 
@@ -18,6 +19,7 @@ class EndpointEngine:
         url: str,
         model: str,
         *,
+        tokenizer: Any = None,
         concurrency: int = 64,
         timeout: float = 600.0,
         max_retries: int = 6,
@@ -28,12 +30,13 @@ class EndpointEngine:
         Args:
             url: with its path, such as http://host:8000/v1.
             model: name under which the endpoint serves the model.
+            tokenizer: the model's, for who asks by token ids.
             concurrency: most problems in flight.
             timeout: seconds for one request.
             max_retries: of a request that times out or meets a server error, with growing pauses.
             extra_body: further keys of every request.
         """
-        self._url, self._model = url, model
+        self._url, self._model, self.tokenizer = url, model, tokenizer
         self._concurrency, self._timeout, self._max_retries = concurrency, timeout, max_retries
         self._extra_body = dict(extra_body or {})
 
@@ -45,34 +48,99 @@ class EndpointEngine:
         """
         asyncio.run(self._generate(requests, sampling, on_done))
 
+    @property
+    def model_length(self) -> int:
+        """Tokens of the context window, as vLLM's server tells them.
+
+        Raises:
+            EnvironmentProblem: the endpoint does not answer, does not serve the model, or does not tell.
+        """
+        return asyncio.run(self._with_client(self._ask_model_length))
+
+    def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
+        """One part of each response, up to and with the token in which `separator` ends, as `VllmEngine` has it.
+
+        Raises:
+            EnvironmentProblem: the endpoint does not answer, or is no vLLM server, which alone speaks in token ids.
+        """
+
+        async def write(client: Any) -> list[Part]:
+            gate = asyncio.Semaphore(self._concurrency)
+
+            async def ask(turn: Turn) -> Part:
+                async with gate:
+                    return await self._ask_part(client, turn, sampling, separator)
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(turn)) for turn in turns]
+            return [task.result() for task in tasks]
+
+        return asyncio.run(self._with_client(write))
+
     async def _generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
+        gate = asyncio.Semaphore(self._concurrency)
+
+        async def generate(client: Any) -> None:
+            async def ask(request: Request) -> None:
+                async with gate:
+                    on_done(request.problem, await self._ask(client, request, sampling))
+
+            async with asyncio.TaskGroup() as group:
+                for request in requests:
+                    group.create_task(ask(request))
+
+        await self._with_client(generate)
+
+    async def _with_client(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         try:
             from openai import AsyncOpenAI, OpenAIError
         except ImportError as error:
             raise EnvironmentProblem("an endpoint needs openai: pip install 'verl-duets[judge]'") from error
 
-        gate = asyncio.Semaphore(self._concurrency)
         async with AsyncOpenAI(
             base_url=self._url,
             api_key=os.environ.get("OPENAI_API_KEY", "none"),
             timeout=self._timeout,
             max_retries=self._max_retries,
         ) as client:
-
-            async def ask(request: Request) -> None:
-                async with gate:
-                    on_done(request.problem, await self._ask(client, request, sampling))
-
             try:
-                async with asyncio.TaskGroup() as group:
-                    for request in requests:
-                        group.create_task(ask(request))
-            except* OpenAIError as errors:
-                first = errors.exceptions[0]
+                return await work(client)
+            except (OpenAIError, ExceptionGroup) as errors:
+                first = _first(errors)
+                if not isinstance(first, OpenAIError):
+                    raise first from None
                 raise EnvironmentProblem(
                     f"{self._url} failed: {type(first).__name__}: {first}; "
                     "finished problems are kept, run again to go on"
                 ) from first
+
+    async def _ask_model_length(self, client: Any) -> int:
+        served = {model.id: getattr(model, "max_model_len", None) async for model in client.models.list()}
+        if self._model not in served:
+            raise EnvironmentProblem(f"{self._url} serves {', '.join(sorted(served))}, not {self._model}")
+        if served[self._model] is None:
+            raise EnvironmentProblem(f"{self._url} does not tell how long its context is, as vLLM's server does")
+        return served[self._model]
+
+    async def _ask_part(self, client: Any, turn: Turn, sampling: Sampling, separator: str) -> Part:
+        body = {"return_token_ids": True, "include_stop_str_in_output": True} | self._extra_body
+        if sampling.top_k > 0:
+            body["top_k"] = sampling.top_k
+        answer = await client.completions.create(
+            model=self._model,
+            prompt=turn.token_ids,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=turn.most,
+            stop=[separator, *sampling.stop],
+            seed=turn.seed if sampling.temperature > 0 else None,
+            extra_body=body,
+        )
+        (choice,) = answer.choices
+        token_ids = getattr(choice, "token_ids", None)
+        if token_ids is None:
+            raise EnvironmentProblem(f"{self._url} answers without token ids, which vLLM's server gives; no handoff")
+        return Part(list(token_ids), choice.finish_reason == "stop" and choice.stop_reason != separator)
 
     async def _ask(self, client: Any, request: Request, sampling: Sampling) -> list[Sample]:
         common = {
@@ -115,3 +183,10 @@ def _length(choice: Any, answer: Any, n: int) -> int:
     if ids is not None:
         return len(ids)
     return answer.usage.completion_tokens if n == 1 and answer.usage else -1
+
+
+def _first(error: Exception) -> Exception:
+    """The error itself, or the first single one of a group, which may hold groups."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

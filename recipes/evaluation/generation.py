@@ -76,10 +76,11 @@ class Generator:
         self._spec, self._settings = spec, settings
         merged = settings.output_dir / "merged"
         self.source = spec.endpoint or model_folder(str(spec.path), merged)
-        partner = settings.handoff["partner"]
-        self._partner_source = model_folder(partner, merged) if partner else None
+        self._partner: ModelSpec | None = settings.handoff["partner"]
+        self._partner_source = None
+        if self._partner is not None:
+            self._partner_source = self._partner.endpoint or model_folder(str(self._partner.path), merged)
         self._engines: dict[str, Any] = {}
-        self._tokenizer: Any = None
 
     def samples(self, benchmark: Benchmark, name: str, on_done: OnDone = ignore) -> dict[str, list[Sample]]:
         """All responses to a benchmark, finished problems taken from `output_dir/name`.
@@ -147,29 +148,25 @@ class Generator:
         return Request(problem.id, encode(tokenizer, problem, benchmark, self._settings.prompt), None, seed)
 
     def _known_tokenizer(self) -> Any:
-        if self._spec.endpoint is None:
-            return self._engine("model").tokenizer
-        if self._tokenizer is None and self._spec.tokenizer:
-            from transformers import AutoTokenizer
-
-            self._tokenizer = AutoTokenizer.from_pretrained(self._spec.tokenizer)
-        return self._tokenizer
+        return self._engine("model").tokenizer
 
     def _engine(self, role: str) -> Any:
         if role not in self._engines:
-            if self._spec.endpoint is not None:
-                self._engines[role] = EndpointEngine(
-                    self._spec.endpoint, str(self._spec.served), **self._settings.endpoint
-                )
-            elif self._partner_source and self._settings.handoff["by"] == "word":
-                chosen = {key: self._settings.handoff[key] for key in WORD_KEYS}
-                self._engines[role] = TandemEngine(
-                    str(self.source), self._partner_source, self._settings.engine, **chosen
-                )
-            else:
-                source = self.source if role == "model" else self._partner_source
-                self._engines[role] = VllmEngine(str(source), self._settings.engine)
+            self._engines[role] = self._load(self._spec if role == "model" else self._partner, role)
         return self._engines[role]
+
+    def _load(self, spec: ModelSpec, role: str) -> Any:
+        if spec.endpoint is not None:
+            tokenizer = None
+            if spec.tokenizer:
+                from transformers import AutoTokenizer
+
+                tokenizer = AutoTokenizer.from_pretrained(spec.tokenizer)
+            return EndpointEngine(spec.endpoint, str(spec.served), tokenizer=tokenizer, **self._settings.endpoint)
+        if self._partner_source and self._settings.handoff["by"] == "word":
+            chosen = {key: self._settings.handoff[key] for key in WORD_KEYS}
+            return TandemEngine(str(self.source), self._partner_source, self._settings.engine, **chosen)
+        return VllmEngine(str(self.source if role == "model" else self._partner_source), self._settings.engine)
 
     def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], on_done: OnDone) -> None:
         settings = self._settings

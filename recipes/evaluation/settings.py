@@ -75,7 +75,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     sampling = Sampling(**config["sampling"] | {"stop": tuple(config["sampling"]["stop"])})
     wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
     settings = Settings(
-        models=tuple(_model(entry) for entry in config["models"]),
+        models=tuple(_model(entry, "models") for entry in config["models"]),
         benchmarks=tuple(config["benchmarks"]),
         data=config["data"],
         limit=config["limit"],
@@ -85,7 +85,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
             k=tuple(sorted(set(wanted))), level=config["level"], seed=sampling.seed, **config["metrics"]
         ),
         grading=config["grading"],
-        handoff=config["handoff"],
+        handoff=config["handoff"] | {"partner": _partner(config["handoff"]["partner"])},
         legibility=config["legibility"],
         engine={key: value for key, value in config["engine"].items() if value is not None},
         endpoint=config["endpoint"],
@@ -97,15 +97,19 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     return settings
 
 
-def _model(entry: Any) -> ModelSpec:
+def _partner(entry: Any) -> ModelSpec | None:
+    return _model(entry, "handoff.partner") if entry else None
+
+
+def _model(entry: Any, key: str) -> ModelSpec:
     if isinstance(entry, str):
         return ModelSpec(name=_short_name(entry), path=entry)
     known = {"name", "path", "endpoint", "model", "tokenizer"}
     well_formed = isinstance(entry, dict) and entry.keys() <= known
     if not well_formed or bool(entry.get("path")) == bool(entry.get("endpoint")):
-        raise ConfigError(f"models: expected a path, or one of path and endpoint with {sorted(known)}, found {entry}")
+        raise ConfigError(f"{key}: expected a path, or one of path and endpoint with {sorted(known)}, found {entry}")
     if entry.get("endpoint") and not entry.get("model"):
-        raise ConfigError(f"models: the endpoint {entry['endpoint']} needs model=, the name it serves")
+        raise ConfigError(f"{key}: the endpoint {entry['endpoint']} needs model=, the name it serves")
     name = entry.get("name") or _short_name(entry.get("path") or entry["model"])
     return ModelSpec(name, entry.get("path"), entry.get("endpoint"), entry.get("model"), entry.get("tokenizer"))
 
@@ -142,5 +146,18 @@ def _check(settings: Settings) -> None:
         raise ConfigError(
             f"handoff: expected prob_own in [0, 1] and max_gap_tokens a whole number from 1, found {prob} and {gap}"
         )
-    if settings.handoff["partner"] and (settings.score_only or any(model.endpoint for model in settings.models)):
-        raise ConfigError("a handoff runs both models in vLLM here: it takes no endpoint and no score_only")
+    _check_handoff(settings)
+
+
+def _check_handoff(settings: Settings) -> None:
+    partner = settings.handoff["partner"]
+    if partner is None:
+        return
+    if settings.score_only:
+        raise ConfigError("a handoff writes responses, and score_only grades those that there are: choose one")
+    endpoints = [spec for spec in (*settings.models, partner) if spec.endpoint]
+    if endpoints and settings.handoff["by"] == "word":
+        raise ConfigError("handoff.by=word runs both models in one engine here: it takes no endpoint")
+    for spec in endpoints:
+        if not spec.tokenizer:
+            raise ConfigError(f"{spec.name}: a handoff by token ids needs tokenizer=, the folder of the endpoint's own")

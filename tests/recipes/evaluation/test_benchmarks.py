@@ -197,6 +197,16 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["models=[m,n/m]", "benchmarks=[gsm8k]"], "same name"),
         (["models=[{path:a,endpoint:b}]", "benchmarks=[gsm8k]"], "one of path and endpoint"),
         (["models=[{endpoint:b}]", "benchmarks=[gsm8k]"], "needs model="),
+        (["models=[a]", "benchmarks=[gsm8k]", "handoff.partner={endpoint:b}"], "handoff.partner: the endpoint b needs"),
+        (
+            ["models=[a]", "benchmarks=[gsm8k]", "handoff.partner={endpoint:b,model:c}"],
+            "c: a handoff by token ids needs",
+        ),
+        (
+            ["models=[a]", "benchmarks=[gsm8k]", "handoff.partner={endpoint:b,model:c,tokenizer:d}", "handoff.by=word"],
+            "takes no endpoint",
+        ),
+        (["score_only=f", "benchmarks=[gsm8k]", "handoff.partner=a"], "choose one"),
         (["models=[m]", "benchmarks=[gsm8k]", "score_only=x"], "no models"),
         (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature >= 0"),
     ],

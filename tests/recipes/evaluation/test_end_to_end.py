@@ -1,5 +1,6 @@
 """The evaluation with the real vLLM on the toy world: three ways to a model, and a kill in the middle."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -71,47 +72,52 @@ def responses(output):
     return {(line["problem"], line["sample"]): line["response"] for line in lines}
 
 
-def test_a_verl_checkpoint_gives_what_its_hf_folder_gives(world, from_folder, tmp_path):
+def make_checkpoint(model_folder, run_folder):
+    """A checkpoint as verl's FSDP engine saves one, with the weights of an HF folder."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    actor = tmp_path / "run" / "global_step_7" / "actor"
+    actor = run_folder / "global_step_7" / "actor"
     (actor / "huggingface").mkdir(parents=True)
-    for path in (world / "model").iterdir():
+    for path in model_folder.iterdir():
         if path.suffix != ".safetensors":
             shutil.copy(path, actor / "huggingface")
-    model = AutoModelForCausalLM.from_pretrained(world / "model", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     torch.save(model.state_dict(), actor / "model_world_size_1_rank_0.pt")
     (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
-    (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("7")
+    (run_folder / "latest_checkpointed_iteration.txt").write_text("7")
 
+
+def test_a_verl_checkpoint_gives_what_its_hf_folder_gives(world, from_folder, tmp_path):
+    make_checkpoint(world / "model", tmp_path / "run")
     arguments = [f"models=[{tmp_path / 'run'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
     summary = run(tmp_path / "out", *arguments)
     assert only(summary) == only(from_folder[1])
     assert responses(tmp_path / "out") == responses(from_folder[0])
 
+    # and in a handoff, where it may be either of the two
+    handoff = [f"handoff.partner={world / 'model'}", "handoff.separator='='", f"handoff.solo={from_folder[0]}"]
+    assert set(only(run(tmp_path / "handoff", *arguments, *handoff))["handoff_ratio"].values()) == {1.0}
+    assert responses(tmp_path / "handoff") == responses(from_folder[0])
 
-def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
+
+@contextlib.contextmanager
+def served(model, log):
+    """vLLM's server with a model; gives the entry of `models` that names it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            str(world / "model"),
-            "--port",
-            str(port),
-        ]
-        + ["--served-model-name", "toy", "--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
-        + ["--kv-cache-memory-bytes", "67108864", "--host", "127.0.0.1"],
-        env=os.environ | ENVIRONMENT,
-        stdout=(tmp_path / "server.log").open("w"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    arguments = ["--model", str(model), "--port", str(port), "--host", "127.0.0.1", "--served-model-name", "toy"]
+    arguments += ["--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
+    arguments += ["--kv-cache-memory-bytes", "67108864"]
+    with log.open("w") as stream:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
+            env=os.environ | ENVIRONMENT,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         deadline = time.monotonic() + 400
         while True:
@@ -119,17 +125,39 @@ def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
                 break
             except OSError:
-                assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "server.log").read_text()[
-                    -3000:
-                ]
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
                 time.sleep(1)
-        model = f"{{endpoint:'http://127.0.0.1:{port}/v1',model:toy,tokenizer:'{world / 'model'}'}}"
-        summary = run(tmp_path / "out", f"models=[{model}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY)
+        yield f"{{endpoint:'http://127.0.0.1:{port}/v1',model:toy,tokenizer:'{model}'}}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-    assert only(summary) == only(from_folder[1])
-    assert responses(tmp_path / "out") == responses(from_folder[0])
+
+
+def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
+    data = [f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
+    with served(world / "model", tmp_path / "server.log") as model:
+        alone = run(tmp_path / "alone", f"models=[{model}]", *data)
+        handoff = [f"handoff.partner={model}", "handoff.separator='='", f"handoff.solo={from_folder[0]}"]
+        with_itself = only(run(tmp_path / "handoff", f"models=[{model}]", *data, *handoff))
+    assert only(alone) == only(from_folder[1])
+    assert responses(tmp_path / "alone") == responses(from_folder[0])
+    assert responses(tmp_path / "handoff") == responses(from_folder[0])
+    assert set(with_itself["handoff_ratio"].values()) == {1.0}
+    assert 0.2 < with_itself["own_token_share"] < 0.8
+
+
+def test_multiple_choice_is_the_same_from_folder_checkpoint_and_server(tmp_path):
+    world = ROOT / "outputs" / "toy_step_ppo"
+    maker = [sys.executable, "examples/toy/make.py", "--format", "step_ppo", "--out", str(world)]
+    subprocess.run(maker, cwd=ROOT, check=True, timeout=900, env=os.environ | ENVIRONMENT)
+    data = ["benchmarks=[logiqa_v2]", f"data.logiqa_v2={world / 'test.parquet'}", "prompt.chat_template=false"]
+    data += ["sampling.max_tokens=96", "limit=60"]
+    folder = only(run(tmp_path / "folder", f"models=[{world / 'model'}]", *data))
+    assert 0.2 < folder["metrics"]["pass@1"]["mean"] < 0.95
+    make_checkpoint(world / "model", tmp_path / "run")
+    assert only(run(tmp_path / "checkpoint", f"models=[{tmp_path / 'run'}]", *data)) == folder
+    with served(world / "model", tmp_path / "server.log") as model:
+        assert only(run(tmp_path / "server", f"models=[{model}]", *data)) == folder
 
 
 def test_a_model_handing_off_to_itself_writes_what_it_writes_alone(world, from_folder, tmp_path):
