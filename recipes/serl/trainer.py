@@ -211,19 +211,20 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
                 global_steps=self.global_steps, partition_id=PARTITION, batch_size=len(uids)
             )
         metrics.update(sampled)
+        batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         with marked_timer("vote", timing_raw):
             judged, kept = self._judge(batch, by_uid, metrics)
-        batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
-        if not kept:
-            unvoted += [batch] if len(batch) > 0 else []
-            return judged
-        if dropped := [key for key in batch.keys if key not in kept]:
-            tq.kv_clear(keys=dropped, partition_id=batch.partition_id)
-        rounds.append(batch.select_keys([key for key in batch.keys if key in kept]))
+        if len(kept) > 0:
+            rounds.append(kept)
+        elif len(batch) > 0:
+            unvoted.append(batch)
         return judged
 
-    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction], metrics: dict) -> tuple[Round, set[str]]:
-        """The round by vote or by label, and the keys of `batch` that stay."""
+    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction], metrics: dict) -> tuple[Round, KVBatchMeta]:
+        """The round by vote or by label, and the rows of `batch` that stay; the others leave the TransferQueue.
+
+        Where none stays, none leaves yet: verl's metrics need rows even of a step without a vote.
+        """
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
         before = {sample.key: sample.result for group in groups for sample in group.samples}
         if self.settings.variant == "ground_truth":
@@ -238,7 +239,10 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
         results = {sample.key: sample.result for group in groups for sample in group.samples}
         changed = {key: value for key, value in settlement.rewards.items() if results[key] is not before[key]}
         self._write_rewards(batch, changed)
-        return judged, set(settlement.kept)
+        kept = set(settlement.kept)
+        if kept and settlement.dropped:
+            tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
+        return judged, batch.select_keys([key for key in batch.keys if key in kept])
 
     def _watch(self, vote: Vote) -> None:
         self.alarm_reason = self.alarm.observe(vote)
