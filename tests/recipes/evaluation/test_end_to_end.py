@@ -96,7 +96,7 @@ def test_a_verl_checkpoint_gives_what_its_hf_folder_gives(world, from_folder, tm
     assert responses(tmp_path / "out") == responses(from_folder[0])
 
     # and in a handoff, where it may be either of the two
-    handoff = [f"handoff.partner={world / 'model'}", "handoff.separator='='", f"handoff.solo={from_folder[0]}"]
+    handoff = [f"handoff.partner={world / 'model'}", "handoff.separator='='", f"handoff.solo={tmp_path / 'out'}"]
     assert set(only(run(tmp_path / "handoff", *arguments, *handoff))["handoff_ratio"].values()) == {1.0}
     assert responses(tmp_path / "handoff") == responses(from_folder[0])
 
@@ -137,7 +137,7 @@ def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
     data = [f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
     with served(world / "model", tmp_path / "server.log") as model:
         alone = run(tmp_path / "alone", f"models=[{model}]", *data)
-        handoff = [f"handoff.partner={model}", "handoff.separator='='", f"handoff.solo={from_folder[0]}"]
+        handoff = [f"handoff.partner={model}", "handoff.separator='='", f"handoff.solo={tmp_path / 'alone'}"]
         with_itself = only(run(tmp_path / "handoff", f"models=[{model}]", *data, *handoff))
     assert only(alone) == only(from_folder[1])
     assert responses(tmp_path / "alone") == responses(from_folder[0])
