@@ -3,7 +3,7 @@
 #
 # The end-to-end tests run beside all others: each half mostly waits for processes of its own. What the end-to-end half
 # prints comes when it is done (and stands in outputs/tests_end_to_end.log). What measures time has the machine to itself
-# after that.
+# after that, and so has what failed beside the trainings: it counts as failed if it fails alone, too.
 
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../examples/install.sh"
@@ -21,7 +21,7 @@ fi
 # Both halves train in it; made here, it is not made twice at once.
 "$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || exit 1
 log=outputs/tests_end_to_end.log
-"$DUETS_PYTHON" -m pytest -m e2e "$@" >"$log" 2>&1 &
+"$DUETS_PYTHON" -m pytest -m e2e -o cache_dir=outputs/pytest_cache_end_to_end "$@" >"$log" 2>&1 &
 half=$!
 trap 'kill "$half" 2>/dev/null; wait "$half" 2>/dev/null; exit 130' INT TERM
 "$DUETS_PYTHON" -m pytest -m "not e2e" --ignore=tests/benchmarks "$@"
@@ -30,6 +30,11 @@ _duets_stage "The end-to-end tests"
 wait "$half"
 end_to_end=$?
 cat "$log"
+if ((others == 1)); then
+    _duets_stage "What failed beside the trainings, once more alone"
+    "$DUETS_PYTHON" -m pytest -m "not e2e" --ignore=tests/benchmarks --last-failed --last-failed-no-failures none "$@"
+    others=$?
+fi
 _duets_stage "The benchmarks"
 "$DUETS_PYTHON" -m pytest tests/benchmarks "$@"
 benchmarks=$?
