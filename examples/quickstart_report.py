@@ -94,27 +94,13 @@ def summary(curves: Curves, held_out: int) -> str:
     return "\n".join(lines)
 
 
-def draw(curves: Curves, held_out: int, path: Path, title: str) -> None:
-    """Draw the training reward and the held-out accuracy with its 95 % band over the steps."""
-    import matplotlib
+def draw(metrics: Path, path: Path, title: str) -> None:
+    """Draw the training reward and the held-out accuracy over the steps, as `recipes.evaluation.report` does."""
+    from recipes.evaluation import report
+    from recipes.evaluation.learning_curves import default_metrics
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    if curves.reward:
-        axes.plot(*zip(*curves.reward, strict=True), color="0.65", linewidth=1.2, label="training reward (mean)")
-    if curves.validation:
-        steps, accuracy = zip(*curves.validation, strict=True)
-        low, high = zip(*(wilson_interval(value * held_out, held_out) for value in accuracy), strict=True)
-        axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0)
-        axes.plot(steps, accuracy, "o-", color="tab:blue", label="held-out accuracy (greedy, 95 %)")
-    axes.set(xlabel="training step", ylabel="share correct", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    run = report.read_run(f"{title or 'run'}={metrics}")
+    report.draw([run], default_metrics([run]), path, title)
 
 
 def main() -> int:
@@ -130,7 +116,7 @@ def main() -> int:
     try:
         curves = read_metrics(arguments.metrics)
         if arguments.curve is not None:
-            draw(curves, arguments.held_out, arguments.curve, arguments.title)
+            draw(arguments.metrics, arguments.curve, arguments.title)
             print(f"curve: {arguments.curve}")
         print(summary(curves, arguments.held_out))
     except ReportError as error:
