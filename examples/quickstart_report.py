@@ -1,58 +1,16 @@
 """Say what a run did and draw its curve: `python examples/quickstart_report.py metrics.jsonl --curve curve.png`."""
 
 import argparse
-import json
-import math
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from recipes.evaluation import learning_curves, report
+from recipes.evaluation.intervals import wilson
+from recipes.evaluation.learning_curves import LogError
 
 HELD_OUT = 500
 REWARD = "critic/score/mean"
 VALIDATION_ENDINGS = ("/acc/mean@1", "/reward/mean@1", "/score/mean@1")
-NORMAL_97_5 = 1.959963984540054
-
-
-class ReportError(ValueError):
-    """The metrics file does not hold what a report needs."""
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Training reward and validation accuracy, each as (step, value), in order of steps."""
-
-    reward: list[tuple[int, float]]
-    validation: list[tuple[int, float]]
-
-
-def read_metrics(path: Path) -> Curves:
-    """Read verl's file log, one ``{"step": int, "data": {metric: value}}`` a line.
-
-    A last line that is cut short (the run is still writing, or was killed) is left out.
-
-    Raises:
-        ReportError: the file is missing, or a line before the last is not such an object.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError as error:
-        raise ReportError(f"{path} does not exist; did the run start with the file logger on?") from error
-    reward, validation = {}, {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            step, data = int(record["step"]), dict(record["data"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines) and not line.endswith("\n"):
-                break
-            raise ReportError(
-                f'{path}, line {number}: expected {{"step": int, "data": {{...}}}}, got {line[:80]!r}'
-            ) from error
-        if REWARD in data:
-            reward[step] = float(data[REWARD])
-        if (accuracy := validation_accuracy(data)) is not None:
-            validation[step] = accuracy
-    return Curves(reward=sorted(reward.items()), validation=sorted(validation.items()))
 
 
 def validation_accuracy(data: dict) -> float | None:
@@ -64,43 +22,33 @@ def validation_accuracy(data: dict) -> float | None:
     return None
 
 
-def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
-    """95 % interval of a proportion (Wilson 1927, score interval without continuity correction)."""
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"expected 0 <= successes <= trials and trials >= 1, got {successes} of {trials}")
-    share, z2 = successes / trials, NORMAL_97_5**2
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = NORMAL_97_5 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+def validations(curves: learning_curves.Curves) -> list[tuple[int, float]]:
+    """(step, accuracy) of every validation, in order of steps."""
+    steps = sorted({step for curve in curves.values() for step in curve})
+    found = [
+        (step, validation_accuracy({metric: curve[step] for metric, curve in curves.items() if step in curve}))
+        for step in steps
+    ]
+    return [(step, accuracy) for step, accuracy in found if accuracy is not None]
 
 
-def summary(curves: Curves, held_out: int) -> str:
+def summary(found: list[tuple[int, float]], held_out: int) -> str:
     """Held-out accuracy before and after, with 95 % intervals, in lines for a terminal.
 
     Raises:
-        ReportError: fewer than two validations were logged.
+        LogError: fewer than two validations were logged.
     """
-    if len(curves.validation) < 2:
-        raise ReportError(
-            f"expected a validation before and one after training, got {len(curves.validation)}; "
+    if len(found) < 2:
+        raise LogError(
+            f"expected a validation before and one after training, got {len(found)}; "
             "is trainer.val_before_train on and trainer.test_freq positive?"
         )
     lines = ["held-out accuracy (greedy, 95 % interval)"]
-    for name, (step, accuracy) in (("before", curves.validation[0]), ("after", curves.validation[-1])):
-        low, high = wilson_interval(accuracy * held_out, held_out)
+    for name, (step, accuracy) in (("before", found[0]), ("after", found[-1])):
+        _, low, high = wilson(accuracy * held_out, held_out)
         lines.append(f"  {name:<6} step {step:>4}   {accuracy:6.1%}   [{low:.1%}, {high:.1%}]   n = {held_out}")
-    rise = 100 * (curves.validation[-1][1] - curves.validation[0][1])
-    lines.append(f"  change              {rise:+.1f} points")
+    lines.append(f"  change              {100 * (found[-1][1] - found[0][1]):+.1f} points")
     return "\n".join(lines)
-
-
-def draw(metrics: Path, path: Path, title: str) -> None:
-    """Draw the training reward and the held-out accuracy over the steps, as `recipes.evaluation.report` does."""
-    from recipes.evaluation import report
-    from recipes.evaluation.learning_curves import default_metrics
-
-    run = report.read_run(f"{title or 'run'}={metrics}")
-    report.draw([run], default_metrics([run]), path, title)
 
 
 def main() -> int:
@@ -114,12 +62,12 @@ def main() -> int:
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="number of validation problems")
     arguments = parser.parse_args()
     try:
-        curves = read_metrics(arguments.metrics)
+        run = report.read_run(f"{arguments.title or 'run'}={arguments.metrics}")
         if arguments.curve is not None:
-            draw(arguments.metrics, arguments.curve, arguments.title)
+            report.draw([run], learning_curves.default_metrics([run]), arguments.curve, arguments.title)
             print(f"curve: {arguments.curve}")
-        print(summary(curves, arguments.held_out))
-    except ReportError as error:
+        print(summary(validations(run.curves), arguments.held_out))
+    except LogError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,6 +1,8 @@
-"""Bootstrap intervals over problems."""
+"""Intervals: bootstrap over problems, Wilson for a proportion that is all that is known."""
 
 from collections.abc import Sequence
+from math import sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -49,3 +51,20 @@ def bootstrap_mean(
     )
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(scores.mean()), float(low), float(high))
+
+
+def wilson(successes: float, trials: int, *, level: float = 0.95) -> Interval:
+    """Interval of a proportion (Wilson 1927, score interval without continuity correction).
+
+    Raises:
+        ValueError: impossible counts, or a level outside (0, 1).
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"expected 0 <= successes <= trials and trials >= 1, got {successes} of {trials}")
+    if not 0 < level < 1:
+        raise ValueError(f"found level={level}; expected a number between 0 and 1")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share = successes / trials
+    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))

@@ -7,6 +7,8 @@ from math import isfinite
 from pathlib import Path
 from statistics import fmean
 
+from recipes.evaluation.intervals import wilson
+
 # Metric -> step -> value.
 Curves = dict[str, dict[int, float]]
 
@@ -139,3 +141,72 @@ def markdown(rows: Sequence[Row]) -> str:
             f"| {row.last[0] - row.first:+.4g} | {row.best:.4g} ({row.best_step}) |"
         )
     return "\n".join(lines) + "\n"
+
+
+def table_of_seeds(
+    runs: Sequence[Run], metrics: Sequence[str], *, steps: Sequence[int] | None = None, problems: int | None = None
+) -> str:
+    """One row per metric and run as a Markdown table: values at some steps, and the change from the first to the last.
+
+    Args:
+        steps: columns; those that every run with one of the metrics has when None.
+        problems: the metrics are accuracies over this many problems: given in percent, the first and the last step
+            with their 95 % Wilson intervals.
+
+    Raises:
+        LogError: no run has a metric, a run lacks one of the steps, or an accuracy lies outside [0, 1].
+    """
+    rows = [
+        (label, number, metric, curve)
+        for metric in metrics
+        for label, seeds in by_label(runs, metric).items()
+        for number, curve in enumerate(seeds, 1)
+    ]
+    columns = sorted(steps if steps else mean_curve([curve for *_, curve in rows]))
+    if not columns:
+        raise LogError(f"no step has {', '.join(metrics)} in all runs" if rows else f"no run has {', '.join(metrics)}")
+    head = ["run", "seed", *(["metric"] if len(metrics) > 1 else []), *(f"step {step}" for step in columns), "change"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for label, number, metric, curve in rows:
+        missing = [step for step in columns if step not in curve]
+        if missing:
+            raise LogError(f"{label}, seed {number}, has no {metric} at step {missing[0]}; it has: {sorted(curve)}")
+        cells = [label, str(number), *([metric] if len(metrics) > 1 else [])]
+        cells += [
+            _cell(curve[step], problems, with_interval=step in (columns[0], columns[-1]), where=(label, step))
+            for step in columns
+        ]
+        change = curve[columns[-1]] - curve[columns[0]]
+        cells.append(f"{change:+.4g}" if problems is None else f"{100 * change:+.1f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float, problems: int | None, *, with_interval: bool, where: tuple[str, int]) -> str:
+    if problems is None:
+        return f"{value:.4g}"
+    if not 0 <= value <= 1:
+        raise LogError(f"{where[0]}, step {where[1]}: expected an accuracy between 0 and 1, found {value}")
+    if not with_interval:
+        return f"{100 * value:.1f}"
+    _, low, high = wilson(value * problems, problems)
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def keep(runs: Sequence[Run], metrics: Sequence[str], folder: Path) -> list[Path]:
+    """Write the metrics alone as LABEL-1.jsonl, LABEL-2.jsonl, ... in the file logger's own form; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    seeds: dict[str, int] = {}
+    written = []
+    for run in runs:
+        seeds[run.label] = seeds.get(run.label, 0) + 1
+        points = {metric: run.curves[metric] for metric in metrics if metric in run.curves}
+        steps = sorted({step for curve in points.values() for step in curve})
+        records = [
+            {"step": step, "data": {metric: curve[step] for metric, curve in points.items() if step in curve}}
+            for step in steps
+        ]
+        path = folder / f"{run.label.replace('/', '_')}-{seeds[run.label]}.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        written.append(path)
+    return written

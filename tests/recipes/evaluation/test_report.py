@@ -88,3 +88,51 @@ def test_an_unknown_metric_is_refused_with_those_there_are(log, tmp_path, capsys
     assert report.main([str(log), "--metrics", "actor/entropy", "--output", str(tmp_path / "c.png")]) == 2
     assert "no run has actor/entropy; they have: critic/score/mean, val-core" in capsys.readouterr().err
     assert not (tmp_path / "c.png").exists()
+
+
+METRIC = "val-core/toy/acc/mean@1"
+
+
+def test_a_row_per_seed_has_the_accuracy_at_each_step_and_intervals_at_the_ends():
+    runs = [Run("a", {METRIC: {0: 0.278, 5: 0.3, 10: 0.426}}), Run("a", {METRIC: {0: 0.278, 10: 0.25}})]
+    assert learning_curves.table_of_seeds(runs, [METRIC], problems=500).splitlines() == [
+        "| run | seed | step 0 | step 10 | change |",
+        "|---|---|---|---|---|",
+        "| a | 1 | 27.8 [24.1, 31.9] | 42.6 [38.3, 47.0] | +14.8 |",
+        "| a | 2 | 27.8 [24.1, 31.9] | 25.0 [21.4, 29.0] | -2.8 |",
+    ]
+    assert "| a | 1 | 0.278 | 0.3 | 0.426 | +0.148 |" in learning_curves.table_of_seeds(
+        runs[:1], [METRIC], steps=[10, 0, 5]
+    )
+    both = [Run("b", {METRIC: {0: 1.0, 1: 0.5}, "other": {0: 3.0, 1: 4.0}})]
+    assert "| b | 1 | other | 3 | 4 | +1 |" in learning_curves.table_of_seeds(both, [METRIC, "other"])
+
+
+@pytest.mark.parametrize(
+    ("curves", "options", "message"),
+    [
+        ({"other": {0: 1.0}}, {}, "no run has val-core"),
+        ({METRIC: {0: 0.2}}, {"steps": [0, 7]}, "a, seed 1, has no .* at step 7"),
+        ({METRIC: {0: 3.5}}, {"problems": 500}, "accuracy between 0 and 1, found 3.5"),
+    ],
+)
+def test_what_a_row_per_seed_cannot_show_is_refused(curves, options, message):
+    with pytest.raises(LogError, match=message):
+        learning_curves.table_of_seeds([Run("a", curves)], [METRIC], **options)
+
+
+def test_kept_logs_give_the_same_table_again(log, tmp_path, capsys):
+    options = ["--by-seed", "--problems", "500", "--metrics", METRIC, "--output", str(tmp_path / "c.png")]
+    assert report.main([f"a={log}", f"a={log}", *options, "--keep", str(tmp_path / "kept")]) == 0
+    first = capsys.readouterr().out
+    files = sorted((tmp_path / "kept").iterdir())
+    assert [file.name for file in files] == ["a-1.jsonl", "a-2.jsonl"]
+    assert set(learning_curves.read_curves(files[:1])) == {METRIC}
+    assert report.main([*(f"a={file}" for file in files), *options]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_steps_without_by_seed_are_refused(log, capsys):
+    with pytest.raises(SystemExit):
+        report.main([str(log), "--steps", "1"])
+    assert "--steps and --problems belong to --by-seed" in capsys.readouterr().err
