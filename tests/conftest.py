@@ -1,4 +1,13 @@
-"""Options every test room shares."""
+"""Options every test room shares, and a server of the real vLLM."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,3 +28,43 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "long" in item.keywords:
             item.add_marker(skip)
+
+
+@contextlib.contextmanager
+def serve(model, log, *, max_model_len):
+    """vLLM's OpenAI server on the CPU with a model called "toy"; gives its address, ending in /v1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = ["--model", str(model), "--port", str(port), "--host", "127.0.0.1", "--served-model-name", "toy"]
+    arguments += ["--dtype", "float32", "--max-model-len", str(max_model_len), "--enforce-eager"]
+    arguments += ["--kv-cache-memory-bytes", "67108864"]
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    with log.open("w") as stream:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
+            env=os.environ | environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 400
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+                time.sleep(1)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def vllm_server():
+    """`serve`, for tests that need a model behind the real server."""
+    pytest.importorskip("vllm")
+    return serve

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from recipes.errors import EnvironmentProblem
@@ -65,31 +65,30 @@ class EndpointEngine:
         """
 
         async def write(client: Any) -> list[Part]:
-            gate = asyncio.Semaphore(self._concurrency)
-
-            async def ask(turn: Turn) -> Part:
-                async with gate:
-                    return await self._ask_part(client, turn, sampling, separator)
-
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(ask(turn)) for turn in turns]
-            return [task.result() for task in tasks]
+            return await self._each(turns, lambda turn: self._ask_part(client, turn, sampling, separator))
 
         return asyncio.run(self._with_client(write))
 
     async def _generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
-        gate = asyncio.Semaphore(self._concurrency)
-
         async def generate(client: Any) -> None:
             async def ask(request: Request) -> None:
-                async with gate:
-                    on_done(request.problem, await self._ask(client, request, sampling))
+                on_done(request.problem, await self._ask(client, request, sampling))
 
-            async with asyncio.TaskGroup() as group:
-                for request in requests:
-                    group.create_task(ask(request))
+            await self._each(requests, ask)
 
         await self._with_client(generate)
+
+    async def _each(self, items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+        """What `work` gives for every item, in order; at most `concurrency` at once, and the first fault ends all."""
+        gate = asyncio.Semaphore(self._concurrency)
+
+        async def gated(item: Any) -> Any:
+            async with gate:
+                return await work(item)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(gated(item)) for item in items]
+        return [task.result() for task in tasks]
 
     async def _with_client(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         try:

@@ -5,11 +5,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -101,41 +99,21 @@ def test_a_verl_checkpoint_gives_what_its_hf_folder_gives(world, from_folder, tm
     assert responses(tmp_path / "handoff") == responses(from_folder[0])
 
 
-@contextlib.contextmanager
-def served(model, log):
-    """vLLM's server with a model; gives the entry of `models` that names it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    arguments = ["--model", str(model), "--port", str(port), "--host", "127.0.0.1", "--served-model-name", "toy"]
-    arguments += ["--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
-    arguments += ["--kv-cache-memory-bytes", "67108864"]
-    with log.open("w") as stream:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
-            env=os.environ | ENVIRONMENT,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + 400
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
-                break
-            except OSError:
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(1)
-        yield f"{{endpoint:'http://127.0.0.1:{port}/v1',model:toy,tokenizer:'{model}'}}"
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+@pytest.fixture
+def served(vllm_server, tmp_path):
+    """A context with a model behind vLLM's server; gives the entry of `models` that names it."""
+
+    @contextlib.contextmanager
+    def start(model):
+        with vllm_server(model, tmp_path / "server.log", max_model_len=256) as url:
+            yield f"{{endpoint:'{url}',model:toy,tokenizer:'{model}'}}"
+
+    return start
 
 
-def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
+def test_vllms_server_gives_what_the_folder_gives(world, from_folder, served, tmp_path):
     data = [f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
-    with served(world / "model", tmp_path / "server.log") as model:
+    with served(world / "model") as model:
         alone = run(tmp_path / "alone", f"models=[{model}]", *data)
         handoff = [f"handoff.partner={model}", "handoff.separator='='", f"handoff.solo={tmp_path / 'alone'}"]
         with_itself = only(run(tmp_path / "handoff", f"models=[{model}]", *data, *handoff))
@@ -146,7 +124,7 @@ def test_vllms_server_gives_what_the_folder_gives(world, from_folder, tmp_path):
     assert 0.2 < with_itself["own_token_share"] < 0.8
 
 
-def test_multiple_choice_is_the_same_from_folder_checkpoint_and_server(tmp_path):
+def test_multiple_choice_is_the_same_from_folder_checkpoint_and_server(served, tmp_path):
     world = ROOT / "outputs" / "toy_step_ppo"
     maker = [sys.executable, "examples/toy/make.py", "--format", "step_ppo", "--out", str(world)]
     subprocess.run(maker, cwd=ROOT, check=True, timeout=900, env=os.environ | ENVIRONMENT)
@@ -156,7 +134,7 @@ def test_multiple_choice_is_the_same_from_folder_checkpoint_and_server(tmp_path)
     assert 0.2 < folder["metrics"]["pass@1"]["mean"] < 0.95
     make_checkpoint(world / "model", tmp_path / "run")
     assert only(run(tmp_path / "checkpoint", f"models=[{tmp_path / 'run'}]", *data)) == folder
-    with served(world / "model", tmp_path / "server.log") as model:
+    with served(world / "model") as model:
         assert only(run(tmp_path / "server", f"models=[{model}]", *data)) == folder
 
 

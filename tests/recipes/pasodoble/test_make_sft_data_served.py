@@ -1,13 +1,9 @@
 """The cold-start command against vLLM's own OpenAI server: an untrained model, and the models of the toy world."""
 
-import contextlib
 import json
-import os
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -46,43 +42,11 @@ def make_model(folder):
     Qwen3ForCausalLM(config).save_pretrained(folder)
 
 
-@contextlib.contextmanager
-def serve(model, log_path, max_model_len):
-    """vLLM's server with a model called tiny; gives its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
-    command += ["--host", "127.0.0.1", "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"]
-    command += ["--max-model-len", str(max_model_len), "--max-num-seqs", "32", "--kv-cache-memory-bytes", "67108864"]
-    with log_path.open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    url = f"http://127.0.0.1:{port}/v1"
-    try:
-        deadline = time.monotonic() + 300
-        while True:
-            assert process.poll() is None and time.monotonic() < deadline, log_path.read_text()[-3000:]
-            try:
-                urllib.request.urlopen(f"{url}/models", timeout=5)
-                break
-            except OSError:
-                time.sleep(1)
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    pytest.importorskip("vllm")
+def server(tmp_path_factory, vllm_server):
     folder = tmp_path_factory.mktemp("served")
     make_model(folder)
-    with serve(folder, folder / "log", 1024) as url:
+    with vllm_server(folder, folder / "log", max_model_len=1024) as url:
         yield url, folder
 
 
@@ -95,12 +59,12 @@ def toy_world():
 
 
 @pytest.fixture(scope="module")
-def toy_servers(toy_world, tmp_path_factory):
+def toy_servers(toy_world, tmp_path_factory, vllm_server):
     """Addresses of a server with the toy Proposer and of one with the toy Solver."""
     logs = tmp_path_factory.mktemp("toy_servers")
     with (
-        serve(toy_world / "proposer", logs / "proposer", 256) as proposer,
-        serve(toy_world / "model", logs / "solver", 256) as solver,
+        vllm_server(toy_world / "proposer", logs / "proposer", max_model_len=256) as proposer,
+        vllm_server(toy_world / "model", logs / "solver", max_model_len=256) as solver,
     ):
         yield proposer, solver
 
@@ -115,7 +79,7 @@ def test_models_that_can_propose_and_solve_make_exactly_what_is_wanted(
     out, (proposer, solver) = tmp_path / "out", toy_servers
     arguments = ["--output-dir", str(out), "--name", "sft", "--records", "12", "--samples", "4", "--seed", "3"]
     arguments += ["--prompts", str(prompts), "--knowledge", str(toy_world / "knowledge.jsonl"), "--temperature", "1.0"]
-    arguments += ["--max-document-tokens", "0", "--generator-model", "tiny", "--judge-model", "tiny"]
+    arguments += ["--max-document-tokens", "0", "--generator-model", "toy", "--judge-model", "toy"]
     arguments += ["--generator-base-url", proposer, "--judge-base-url", solver, "--max-tokens", "80"]
     assert main(arguments) == 0, capsys.readouterr().err
 
@@ -142,8 +106,8 @@ def test_real_completions_are_asked_for_and_journaled(server, tmp_path, monkeypa
     knowledge.write_text('{"text": "one and one is two"}\n{"text": "' + "two " * 2000 + '"}\n')
     arguments = ["--output-dir", str(tmp_path / "out"), "--name", "sft", "--knowledge", str(knowledge)]
     arguments += ["--tokenizer", str(model), "--max-document-tokens", "64", "--records", "5", "--samples", "4"]
-    arguments += ["--generator-model", "tiny", "--generator-base-url", url, "--max-tokens", "24"]
-    arguments += ["--judge-model", "tiny", "--judge-base-url", url, "--max-fruitless", "6"]
+    arguments += ["--generator-model", "toy", "--generator-base-url", url, "--max-tokens", "24"]
+    arguments += ["--judge-model", "toy", "--judge-base-url", url, "--max-fruitless", "6"]
     # an untrained model proposes nothing that parses: the run ends, says so, and keeps what it paid for
     assert main(arguments) == 1
     assert "gave no record that the judge confirms" in capsys.readouterr().err
@@ -162,8 +126,8 @@ def test_a_prompt_that_is_too_long_for_the_server_is_no_reason_to_wait(server, t
     knowledge = tmp_path / "k.jsonl"
     knowledge.write_text('{"text": "' + "two " * 2000 + '"}\n')
     arguments = ["--output-dir", str(tmp_path / "out"), "--name", "sft", "--knowledge", str(knowledge)]
-    arguments += ["--max-document-tokens", "0", "--generator-model", "tiny", "--generator-base-url", url]
-    arguments += ["--judge-model", "tiny", "--judge-base-url", url, "--max-failures", "3", "--max-tokens", "24"]
+    arguments += ["--max-document-tokens", "0", "--generator-model", "toy", "--generator-base-url", url]
+    arguments += ["--judge-model", "toy", "--judge-base-url", url, "--max-failures", "3", "--max-tokens", "24"]
     start = time.monotonic()
     assert main(arguments) == 1
     assert time.monotonic() - start < 60
