@@ -29,7 +29,7 @@ def composed(*overrides):
     return compose_config("recipes.sppo.config", "sppo", list(overrides))
 
 
-@pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))
+@pytest.mark.parametrize(("preset", "scale"), list(itertools.product(PRESETS, SCALES)))
 def test_every_pair_composes_and_verl_accepts_it(preset, scale):
     config = composed(f"preset={preset}", f"scale={scale}")
     check_sppo_config(config)
@@ -40,7 +40,7 @@ def test_every_pair_composes_and_verl_accepts_it(preset, scale):
     assert not need_critic(config) and not need_reference_policy(config)
 
 
-@pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))
+@pytest.mark.parametrize(("preset", "scale"), list(itertools.product(PRESETS, SCALES)))
 def test_no_yaml_adds_a_key_verl_would_not_read(preset, scale):
     added = set(flatten(composed(f"preset={preset}", f"scale={scale}"))) - set(flatten(DEFAULTS))
     shared = {key for key in added if key.startswith(("algorithm.reward_faults.", "algorithm.group_hook."))}

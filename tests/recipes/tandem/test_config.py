@@ -30,7 +30,7 @@ def composed(*overrides):
     return compose_config("recipes.tandem.config", "tandem", list(overrides))
 
 
-@pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))
+@pytest.mark.parametrize(("preset", "scale"), list(itertools.product(PRESETS, SCALES)))
 def test_every_pair_composes_and_verl_accepts_it(preset, scale, tmp_path, monkeypatch):
     config = composed(f"preset={preset}", f"scale={scale}")
     TandemOptions.from_mapping(OmegaConf.to_container(config.algorithm.tandem, resolve=True))
@@ -43,7 +43,7 @@ def test_every_pair_composes_and_verl_accepts_it(preset, scale, tmp_path, monkey
     assert (config.algorithm.tandem.portable is not None) == (preset == "portable")
 
 
-@pytest.mark.parametrize(("preset", "scale"), itertools.product(PRESETS, SCALES))
+@pytest.mark.parametrize(("preset", "scale"), list(itertools.product(PRESETS, SCALES)))
 def test_no_yaml_adds_a_key_verl_would_not_read(preset, scale):
     own = ("algorithm.tandem", "algorithm.reward_faults", "algorithm.group_hook", f"{ENGINE}.{SECTION}")
     added = set(flatten(composed(f"preset={preset}", f"scale={scale}"))) - set(flatten(verl_defaults()))
