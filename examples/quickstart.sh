@@ -6,7 +6,7 @@
 # Held-out accuracy before and after is printed; metrics.jsonl, curve.png and train.log are written per recipe.
 #
 # From the environment:
-#   STEPS   training steps (40)
+#   STEPS   training steps (30)
 #   SEED    seed of the run (1); the toy world itself is always the same
 #   OUT     folder of the results (outputs/quickstart in this checkout)
 
@@ -14,7 +14,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
 main() {
-    local steps="${STEPS:-40}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}" recipe
+    local steps="${STEPS:-30}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}" recipe
     local recipes=("$@")
     ((${#recipes[@]})) || recipes=(sppo)
     local number
