@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
+from recipes.step_ppo import command
 from recipes.step_ppo.data import MalformedData, Question, load_questions, read_items
 from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
 from recipes.step_ppo.journal import Journal, Record
@@ -167,4 +168,4 @@ def _import(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

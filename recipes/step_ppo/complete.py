@@ -1,10 +1,10 @@
 """`python -m recipes.step_ppo.complete`: K completions per intermediate state; its value is the number of hits."""
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from recipes.step_ppo import command
 from recipes.step_ppo.data import Question, load_questions
 from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
 from recipes.step_ppo.journal import Journal, Record, expand, read_records
@@ -97,4 +97,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

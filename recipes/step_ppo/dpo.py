@@ -4,10 +4,10 @@ The loss is ordinary trajectory-level DPO in both cases; process-DPO differs in 
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from recipes.step_ppo import command
 from recipes.step_ppo.data import Question, load_questions
 from recipes.step_ppo.journal import expand, read_records
 from recipes.step_ppo.training_run import is_finished, last_complete_checkpoint, mark_finished
@@ -147,4 +147,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

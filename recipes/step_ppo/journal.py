@@ -11,10 +11,11 @@ import glob
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from recipes.step_ppo import command
 
 logger = logging.getLogger(__name__)
 
@@ -234,4 +235,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

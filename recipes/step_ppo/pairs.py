@@ -7,7 +7,6 @@ saw the last pair of a question again and again; here every pair is its own froz
 
 import argparse
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Literal
 
 from tqdm import tqdm
 
+from recipes.step_ppo import command
 from recipes.step_ppo.journal import Journal, expand, read_records
 from recipes.step_ppo.prm_scores import counted_steps, trajectory_score
 
@@ -225,4 +225,4 @@ def _records(trajectory: dict, scores: dict | None, args: argparse.Namespace, *,
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

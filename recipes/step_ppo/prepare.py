@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 from tqdm import tqdm
 
+from recipes.step_ppo import command
 from recipes.step_ppo.data import DATASETS, load_items
 
 
@@ -55,4 +55,4 @@ def write_parquet(path: str | Path, rows: Sequence[dict]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

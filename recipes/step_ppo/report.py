@@ -6,7 +6,6 @@ as many completions as one can afford, since the rate over K = 3 is itself a noi
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from recipes.evaluation.intervals import Interval, bootstrap_mean
+from recipes.step_ppo import command
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, expected_value
 from recipes.step_ppo.journal import expand, read_records, write_atomically
 from recipes.step_ppo.steps import segment_response
@@ -24,14 +24,19 @@ ACCURACY_ENDING = "/acc/mean@1"
 
 def states_beside_scores(
     trajectories: Iterable[dict], scores: Iterable[dict], values: Iterable[dict]
-) -> tuple[Tensor, Tensor]:
-    """Expected value by the PRM and share of right completions of every valued state, each (N,) in [0, 1].
+) -> tuple[Tensor, Tensor, int]:
+    """Expected value by the PRM and share of right completions of every valued state, each (N,) in [0, 1], and how
+    many states were left out.
+
+    A state ends with the line that opens its step. Where lines without a label of their own follow, the step, and so
+    its score, ends later, and the state is left out.
 
     Args:
         trajectories: records of `collect`. scores: of `score`. values: of `complete`, with any number of completions.
 
     Raises:
-        ValueError: a state that ends at no scored step, so that the files belong to different trajectories.
+        ValueError: a state of a response without scores, or that ends at no line of it: the files belong to different
+            trajectories.
     """
     texts = {record["id"]: [response["text"] for response in record["responses"]] for record in trajectories}
     tables = {
@@ -39,19 +44,28 @@ def states_beside_scores(
         for record in scores
         for scored in record["scores"]
     }
-    expected, observed = [], []
+    expected, observed, left_out = [], [], 0
     for record in values:
         if record["value"] is None:
             continue
         where = (record["id"], record["response_index"])
+        if where not in tables or not _ends_a_line(texts[where[0]][where[1]], record["prefix_length"]):
+            raise ValueError(
+                f"state {record['key']} ends at no line of a scored response: do all files belong together?"
+            )
         # The space that joins prompt and response counts in a response's own positions.
         ends = [step.end - 1 for step in segment_response(f" {texts[where[0]][where[1]]}")]
-        if where not in tables or record["prefix_length"] not in ends:
-            raise ValueError(f"state {record['key']} ends at no scored step: do all files belong together?")
+        if record["prefix_length"] not in ends:
+            left_out += 1
+            continue
         row = tables[where][ends.index(record["prefix_length"])]
         expected.append(expected_value(torch.tensor(row, dtype=torch.float64)).item())
         observed.append(record["value"] / record["num_completions"])
-    return torch.tensor(expected, dtype=torch.float64), torch.tensor(observed, dtype=torch.float64)
+    return torch.tensor(expected, dtype=torch.float64), torch.tensor(observed, dtype=torch.float64), left_out
+
+
+def _ends_a_line(text: str, position: int) -> bool:
+    return f"{text}\n"[position : position + 1] == "\n"
 
 
 def agreement(expected: Tensor, observed: Tensor) -> dict[str, float]:
@@ -126,7 +140,8 @@ def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Map
     lines += [
         "",
         f"PRM on {prm['count']} held-out states: accuracy {prm['accuracy']:.3f}, correlation with the completion rate "
-        f"{prm['correlation']:.3f}, calibration error {prm['calibration_error']:.3f}.",
+        f"{prm['correlation']:.3f}, calibration error {prm['calibration_error']:.3f}; "
+        f"{prm['left_out']} left out, whose step goes on after their line.",
         f"Pairs: {pairs.get('contrastive', 0)} contrastive, {pairs.get('positive', 0)} positive-positive.",
     ]
     return "\n".join(lines) + "\n"
@@ -154,10 +169,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     def read(name: str) -> Iterable[dict]:
         return read_records([args.round / name])
 
-    expected, observed = states_beside_scores(
+    expected, observed, left_out = states_beside_scores(
         read("trajectories.jsonl"), read("scores.jsonl"), read_records(expand(args.truth))
     )
-    prm = agreement(expected, observed)
+    prm = agreement(expected, observed) | {"left_out": left_out}
     pairs = Counter(record["kind"] for record in read("pairs.jsonl"))
     accuracies = {name: float(share) for name, _, share in (item.partition("=") for item in args.accuracy)}
     curves = {name: accuracy_curve(Path(path)) for name, _, path in (item.partition("=") for item in args.run)}
@@ -182,4 +197,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from recipes.step_ppo import command
 from recipes.step_ppo.data import Question, load_questions
 from recipes.step_ppo.endpoint import Endpoint, EndpointError, EndpointOptions, in_parallel
 from recipes.step_ppo.journal import Journal, Record, expand, read_records
@@ -195,4 +195,4 @@ def _scorer(args: argparse.Namespace, tokenizer) -> LocalScorer | EndpointScorer
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

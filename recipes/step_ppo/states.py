@@ -6,13 +6,13 @@ seeded per trajectory, and shards lose no remainder.
 
 import argparse
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tqdm import tqdm
 
+from recipes.step_ppo import command
 from recipes.step_ppo.journal import Journal, expand, read_records
 from recipes.step_ppo.react import step_kind
 from recipes.step_ppo.steps import StepStyle
@@ -185,4 +185,4 @@ def _long_enough(question: dict, min_step: int) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

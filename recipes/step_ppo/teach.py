@@ -1,10 +1,10 @@
 """`python -m recipes.step_ppo.teach`: a teacher writes one-shot trajectories; the right ones become SFT data."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from recipes.step_ppo import command
 from recipes.step_ppo.collect import (
     add_cleaning_arguments,
     cleaning_options,
@@ -86,4 +86,4 @@ def _ask_teacher(args: argparse.Namespace, questions: dict[str, Question]) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

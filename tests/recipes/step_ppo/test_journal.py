@@ -142,7 +142,7 @@ WRITER = """
 import sys
 from recipes.step_ppo.journal import Journal
 with Journal(sys.argv[1], options={"n": 1}) as journal:
-    for i in range(4000):
+    for i in range(int(sys.argv[2])):
         if f"k{i}" not in journal:
             journal.append({"key": f"k{i}", "text": "x" * 3000})
 """
@@ -154,7 +154,7 @@ def test_sigkill_loses_and_doubles_nothing(tmp_path):
     rng = random.Random(0)
     for _ in range(8):
         target = path.stat().st_size + rng.randint(1, 1_200_000)
-        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)])
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(10**9)])
         deadline = time.monotonic() + 60
         while path.stat().st_size < target and child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.0005)
@@ -163,5 +163,6 @@ def test_sigkill_loses_and_doubles_nothing(tmp_path):
         # What a kill leaves is a prefix of the finished file, but for an unfinished last line.
         complete = [json.loads(line)["key"] for line in path.read_bytes().split(b"\n")[:-1]]
         assert complete == [f"k{i}" for i in range(len(complete))] and complete
-    subprocess.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=120)
-    assert keys(path) == [f"k{i}" for i in range(4000)]
+    wanted = len(complete) + 500
+    subprocess.run([sys.executable, "-c", WRITER, str(path), str(wanted)], check=True, timeout=120)
+    assert keys(path) == [f"k{i}" for i in range(wanted)]

@@ -11,11 +11,11 @@ from recipes.step_ppo.states import StateSampling, state_records
 TEXT = "Ann is Mon.\nAction 1: Find Ben.\nObservation 1: one after Mon is Tue.\nAction 2: Finish[The answer is A.]"
 
 
-def files(values: dict[str, int], completions: int):
+def files(values: dict[str, int], completions: int, text: str = TEXT):
     trajectory = {
         "key": "7",
         "id": "7",
-        "responses": [{"text": "x", "correct": False}, {"text": TEXT, "correct": True}],
+        "responses": [{"text": "x", "correct": False}, {"text": text, "correct": True}],
     }
     states = [s for s in state_records(trajectory, StateSampling(ratio=1.0, ratio_s=0.0), 0) if s["response_index"]]
     found = [
@@ -30,7 +30,8 @@ def files(values: dict[str, int], completions: int):
 
 def test_a_state_meets_the_score_of_the_step_it_ends_with():
     trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16)
-    expected, observed = report.states_beside_scores(trajectories, scores, values)
+    expected, observed, left_out = report.states_beside_scores(trajectories, scores, values)
+    assert left_out == 0
     assert expected.tolist() == pytest.approx([2 / 3, 0.5]) and observed.tolist() == pytest.approx([0.75, 0.25])
 
 
@@ -39,8 +40,15 @@ def test_states_left_out_and_files_that_do_not_belong_together():
     values[0]["value"] = None
     assert len(report.states_beside_scores(trajectories, scores, values)[0]) == 1
     values[1]["prefix_length"] -= 1
-    with pytest.raises(ValueError, match="ends at no scored step"):
+    with pytest.raises(ValueError, match="ends at no line of a scored response"):
         report.states_beside_scores(trajectories, scores, values)
+
+
+def test_a_state_whose_step_goes_on_after_its_line_is_left_out_and_counted():
+    longer = TEXT.replace("Mon is Tue.", "Mon is Tue.\n so it is.")
+    trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16, text=longer)
+    expected, observed, left_out = report.states_beside_scores(trajectories, scores, values)
+    assert observed.tolist() == [0.75] and expected.tolist() == pytest.approx([2 / 3]) and left_out == 1
 
 
 def test_agreement():

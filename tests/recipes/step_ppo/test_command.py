@@ -1,0 +1,34 @@
+"""A stage that refuses its input ends with one sentence; a fault keeps its traceback."""
+
+import json
+
+import pytest
+
+from recipes.step_ppo import command, journal
+
+
+def exit_of(main):
+    with pytest.raises(SystemExit) as ended:
+        command.run(main)
+    return ended.value.code
+
+
+def test_the_code_of_the_command_is_the_code_of_the_process():
+    assert exit_of(lambda: 0) == 0 and exit_of(lambda: 3) == 3
+
+
+def test_a_refusal_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/anywhere/journal.py"])
+    broken = tmp_path / "in.jsonl"
+    broken.write_text('{"key": 1\n' + json.dumps({"key": 2}) + "\n")
+    sentence = exit_of(lambda: journal.main([str(broken), "--output", str(tmp_path / "out.jsonl")]))
+    assert sentence.startswith(f"journal: {broken}:1 is corrupt") and "\n" not in sentence
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
+    assert "No such file" in exit_of(lambda: len((tmp_path / "none").read_text()))
+
+
+def test_a_fault_of_a_library_keeps_its_traceback():
+    with pytest.raises(ValueError, match="Expecting value"):
+        command.run(lambda: json.loads("junk"))
