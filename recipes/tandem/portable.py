@@ -17,6 +17,8 @@ from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 from vllm_patches.tandem.schedule import JUNIOR, SENIOR
 
 ENDPOINT_FAULT = "junior_endpoint_fault"
+# Where verl keeps the oldest and the newest weights that wrote a response.
+VERSION_KEYS = ("min_global_steps", "max_global_steps")
 
 
 class JointWriter:
@@ -62,6 +64,7 @@ class JointWriter:
             sampling["extra_args"] = extra
         longest = min(self._response_length, self._context_length - len(prompt_ids))
         log_probs: dict[int, float] = {}
+        versions: list[int] = []
 
         async def senior(token_ids: Sequence[int], max_tokens: int, seed: int) -> list[int]:
             output = await self._senior.generate(
@@ -70,6 +73,8 @@ class JointWriter:
                 sampling_params={**sampling, "max_tokens": max_tokens},
                 **kwargs,
             )
+            found = [output.extra_fields.get(key) for key in VERSION_KEYS]
+            versions.extend(version for version in found if version is not None)
             written = output.token_ids[:max_tokens]
             position = len(token_ids) - len(prompt_ids)
             log_probs.update(enumerate((output.log_probs or [0.0] * len(written))[: len(written)], start=position))
@@ -97,5 +102,6 @@ class JointWriter:
             log_probs=[log_probs[i] if author == SENIOR else 0.0 for i, author in enumerate(mask)]
             if sampling.get("logprobs")
             else None,
-            extra_fields={"kv_transfer_params": {AUTHORSHIP_KEY: mask}},
+            extra_fields={"kv_transfer_params": {AUTHORSHIP_KEY: mask}}
+            | (dict(zip(VERSION_KEYS, (min(versions), max(versions)), strict=True)) if versions else {}),
         )

@@ -9,7 +9,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 from recipes.tandem.agent_loop import TandemAgentLoop
 from recipes.tandem.junior_endpoint import JuniorEndpoint, PortableSettings
-from recipes.tandem.portable import ENDPOINT_FAULT, JointWriter
+from recipes.tandem.portable import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
 from vllm_patches.tandem.outputs import AuthorshipError
 
 # verl builds a loop per response; connections are kept between them.
@@ -39,6 +39,14 @@ class PortableTandemAgentLoop(TandemAgentLoop):
 
     def settings(self) -> Mapping[str, Any]:
         return self.config.algorithm.tandem.portable.tandem_config
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs) -> AgentLoopOutput:
+        output = await super().run(sampling_params, **kwargs)
+        for key in VERSION_KEYS:
+            # A response without a senior's token has asked no engine of verl's, which would have told its version.
+            if output.extra_fields.get(key) is None:
+                output.extra_fields[key] = int(kwargs["global_steps"]) - 1
+        return output
 
     def _write_mask(self, output: AgentLoopOutput, returned: object, extra: dict[str, Any]) -> None:
         if fault := output.extra_fields.pop(ENDPOINT_FAULT, None):

@@ -1,14 +1,6 @@
 """Tandem as a user runs it: two models in one engine, a worker that is killed, and the same command again."""
 
-import contextlib
 import math
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 
 import psutil
 import pytest
@@ -70,30 +62,10 @@ def test_a_senior_that_always_writes_is_grpo(start, small):
 
 
 @pytest.fixture
-def junior(toy_world, tmp_path):
+def junior(toy_world, vllm_server, tmp_path):
     """The toy model behind vLLM's own OpenAI-compatible server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(toy_world / "model")]
-    command += ["--served-model-name", "junior", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    command += ["--max-model-len", "128", "--enforce-eager", "--kv-cache-memory-bytes", "67108864"]
-    environment = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    log = tmp_path / "junior.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-    deadline = time.monotonic() + 400
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
-            break
-        except OSError:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(1)
-    yield f"http://127.0.0.1:{port}/v1"
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+    with vllm_server(toy_world / "model", tmp_path / "junior.log", max_model_len=128) as url:
+        yield url
 
 
 @pytest.mark.long
@@ -105,7 +77,7 @@ def test_the_portable_path_trains(start, small, junior):
         *small,
         "preset=portable",
         f"algorithm.tandem.portable.junior_url={junior}",
-        "algorithm.tandem.portable.junior_name=junior",
+        "algorithm.tandem.portable.junior_name=toy",
         "trainer.total_training_steps=2",
     )
     assert run.wait(900) == 0, run.log[-6000:]
