@@ -8,6 +8,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 import textwrap
@@ -21,6 +22,8 @@ from packaging.specifiers import SpecifierSet
 
 from recipes.ledger import LEDGER, Symbol
 
+# A program of its own: no other run imports what it stands on.
+SUPERVISED_START = "recipes/common/sft_trainer.py"
 # Distribution -> the versions this collection has run with, which `recipes.doctor` expects.
 TESTED_VERSIONS = {
     "verl": ">=0.9,<0.10",
@@ -131,16 +134,32 @@ def vllm_known_by_either_name() -> Iterator[None]:
         importlib.metadata.version = original
 
 
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """verl's SFT trainer sets variables as it is imported, which child processes would inherit."""
+    original = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - original.keys():
+            del os.environ[name]
+        os.environ.update(original)
+
+
 def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
     """Look at every row in the installed verl; never raises. Imports the upstream modules, which takes seconds."""
-    with vllm_known_by_either_name():
+    with vllm_known_by_either_name(), _environment_kept():
         return [_examine(row) for row in rows]
 
 
 def rows_for(recipe: str) -> list[Symbol]:
-    """The rows a recipe stands on: its own, and those of files that no other recipe owns."""
+    """The rows a recipe's run stands on: its own, and those of files that no other recipe or program owns."""
     others = re.compile(r"recipes/(?!common/|platforms/)(\w+)/")
-    return [row for row in LEDGER if (match := others.match(row.used_by)) is None or match[1] == recipe]
+    return [
+        row
+        for row in LEDGER
+        if row.used_by != SUPERVISED_START and ((match := others.match(row.used_by)) is None or match[1] == recipe)
+    ]
 
 
 def ensure(rows: Iterable[Symbol] = LEDGER) -> None:

@@ -466,4 +466,17 @@ LEDGER: tuple[Symbol, ...] = (
         "subclassed: takes poll_interval in seconds",
         source=("972efa330c9b5917",),
     ),
+    Symbol(
+        "verl.trainer.sft_trainer:SFTTrainer._build_dataloader",
+        "recipes/common/sft_trainer.py",
+        "called again where a run resumes at the end of an epoch; the class is subclassed for it",
+        parameters="self",
+    ),
+    Symbol(
+        "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler",
+        "recipes/common/sft_trainer.py",
+        "saves the state of its train_dataloader, which we replace",
+        parameters="engine train_dataloader default_local_dir max_ckpt_to_keep default_hdfs_dir resume_mode "
+        "resume_from_path mode lora_train_meta",
+    ),
 )

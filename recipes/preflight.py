@@ -91,16 +91,28 @@ def check_data(files: list[str], key: str, *, prompt_key: str, hint: str = "") -
             raise DataError(f"{key}: {name} is neither .parquet nor .json(l), which is what verl reads")
 
 
-def _check_parquet(path: Path, prompt_key: str) -> None:
+def open_parquet(path: Path):
+    """A parquet file that has rows, as pyarrow's ``ParquetFile``.
+
+    Raises:
+        MissingFileError: it is not there. DataError: it cannot be read, or has no rows.
+    """
     import pyarrow
     import pyarrow.parquet
 
+    if not path.is_file():
+        raise MissingFileError(f"{path} does not exist")
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable parquet file: {str(error).splitlines()[0]}") from error
     if file.metadata.num_rows == 0:
         raise DataError(f"{path} has no rows")
+    return file
+
+
+def _check_parquet(path: Path, prompt_key: str) -> None:
+    file = open_parquet(path)
     columns = file.schema_arrow.names
     for column in (prompt_key, "data_source", "reward_model"):
         if column not in columns:

@@ -21,7 +21,7 @@ LOGGER=${LOGGER:-console}
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-step_ppo_sft_${DATASET}}
 
-exec torchrun --standalone --nproc_per_node="${NGPUS}" -m verl.trainer.sft_trainer \
+exec torchrun --standalone --nproc_per_node="${NGPUS}" -m recipes.common.sft_trainer \
   model.path="${BASE_MODEL}" \
   data.train_files="${SFT_FILES}" \
   data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset \
@@ -36,6 +36,8 @@ exec torchrun --standalone --nproc_per_node="${NGPUS}" -m verl.trainer.sft_train
   engine.param_offload="${OFFLOAD}" \
   engine.optimizer_offload="${OFFLOAD}" \
   trainer.total_epochs="${EPOCHS}" \
+  trainer.save_freq=after_each_epoch \
+  trainer.max_ckpt_to_keep=2 \
   trainer.default_local_dir="${OUTPUT}" \
   trainer.logger="[${LOGGER}]" \
   trainer.project_name="${PROJECT}" \

@@ -1,5 +1,6 @@
 """The verl ledger: its rows hold on the installed verl, and a changed upstream is refused."""
 
+import os
 import sys
 import types
 
@@ -52,6 +53,22 @@ def test_a_row_of_an_absent_distribution_is_not_looked_at():
     (state,) = compat.audit([Symbol("no_such_module:step", "a.py", "called", needs="no-such-distribution")])
     assert state.ok
     assert "not installed" in state.detail
+
+
+def test_an_audit_leaves_the_environment_as_it_found_it(tmp_path, monkeypatch):
+    (tmp_path / "loud_upstream.py").write_text(
+        "import os\nos.environ.update(LOUD_UPSTREAM='1', TOKENIZERS_PARALLELISM='true')\nstep = print\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    (state,) = compat.audit([Symbol("loud_upstream:step", "a.py", "called")])
+    assert state.ok and "LOUD_UPSTREAM" not in os.environ and os.environ["TOKENIZERS_PARALLELISM"] == "false"
+
+
+def test_no_run_looks_at_what_only_the_supervised_start_imports():
+    used_by = {row.used_by for row in compat.rows_for("pasodoble")}
+    assert compat.SUPERVISED_START not in used_by and "recipes/common/grouped_trainer.py" in used_by
+    assert any(row.used_by == compat.SUPERVISED_START for row in compat.LEDGER)
 
 
 def test_the_digest_sees_code_and_neither_comments_nor_docstrings(tmp_path, monkeypatch):

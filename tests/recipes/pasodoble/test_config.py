@@ -139,7 +139,7 @@ def test_the_supervised_launcher_composes(tmp_path, role, file):
     out.mkdir()
     (out / "latest_checkpointed_iteration.txt").write_text("7")
     arguments = run_with_fakes(tmp_path, "run_sft.sh", "torchrun", ROLE=role, OUTPUT_DIR=str(out))
-    module = arguments.index("verl.trainer.sft_trainer")
+    module = arguments.index("recipes.common.sft_trainer")
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
 

@@ -1,0 +1,120 @@
+"""The supervised starts as their launchers run them: killed after an epoch, the same command trains the others."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from recipes.pasodoble.sft_records import write_dataset
+from recipes.step_ppo.data import write_parquet
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+REPOSITORY = Path(__file__).resolve().parents[2]
+EPOCHS, STEPS_PER_EPOCH, BATCH = 3, 6, 4
+SUMS = [(a, a * a % 83) for a in range(10, 10 + STEPS_PER_EPOCH * BATCH)]
+
+
+def for_pasodoble(folder: Path, model: Path) -> tuple[str, dict[str, str]]:
+    """The launcher and its variables, with records in ``folder``."""
+    turns = [(f"{a} + {b} =", f"\\boxed{{{a + b}}}") for a, b in SUMS]
+    records = [
+        {"conversations": [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]}
+        for asked, told in turns
+    ]
+    write_dataset(folder, "solver_pasodoble_sft", records)
+    variables = {"ROLE": "solver", "MODEL_PATH": str(model), "DATA_DIR": str(folder), "BATCH_SIZE": str(BATCH)}
+    return "recipes/pasodoble/run_sft.sh", variables | {"MAX_LENGTH": "128"}
+
+
+def for_step_ppo(folder: Path, model: Path) -> tuple[str, dict[str, str]]:
+    write_parquet(folder / "sft.parquet", [{"prompt": f"{a} + {b} =", "response": f" {a + b}"} for a, b in SUMS])
+    variables = {"BASE_MODEL": str(model), "SFT_FILES": str(folder / "sft.parquet"), "BATCH": str(BATCH)}
+    return "recipes/step_ppo/run_sft.sh", variables
+
+
+class Training:
+    """A launcher with its arguments; each call is one process group."""
+
+    def __init__(self, launcher: str, variables: dict[str, str], folder: Path):
+        folder.mkdir()
+        self.folder, self.log = folder, folder / "log.txt"
+        self.command = ["bash", str(REPOSITORY / launcher), "trainer.max_ckpt_to_keep=null"]
+        own = {"EPOCHS": str(EPOCHS), "LR": "1e-3", "NGPUS": "1", "OUTPUT": str(folder), "OUTPUT_DIR": str(folder)}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.environment = os.environ | {"PATH": path} | variables | own
+
+    def start(self) -> subprocess.Popen:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self.command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def finish(self) -> None:
+        process = self.start()
+        try:
+            assert process.wait(timeout=280) == 0, self.log.read_text(errors="replace")[-4000:]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def kill_after_the_first_epoch(self) -> None:
+        process = self.start()
+        deadline = time.monotonic() + 280
+        while not self.saved_steps() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+        assert self.saved_steps() == STEPS_PER_EPOCH, self.log.read_text(errors="replace")[-4000:]
+
+    def saved_steps(self) -> int:
+        tracker = self.folder / "latest_checkpointed_iteration.txt"
+        return int(tracker.read_text()) if tracker.is_file() else 0
+
+    def weights(self, step: int) -> dict:
+        return load_file(self.folder / f"global_step_{step}" / "huggingface" / "model.safetensors")
+
+
+@pytest.mark.parametrize("prepare", [for_pasodoble, pytest.param(for_step_ppo, marks=pytest.mark.long)])
+def test_a_killed_start_trains_every_epoch(prepare, toy_world, tmp_path):
+    launcher, variables = prepare(tmp_path, toy_world / "model")
+    whole = Training(launcher, variables, tmp_path / "whole")
+    whole.finish()
+    last = EPOCHS * STEPS_PER_EPOCH
+    assert whole.saved_steps() == last
+
+    killed = Training(launcher, variables, tmp_path / "killed")
+    killed.kill_after_the_first_epoch()
+    killed.finish()
+    assert killed.saved_steps() == last
+    made, wanted, early = killed.weights(last), whole.weights(last), whole.weights(STEPS_PER_EPOCH)
+    assert made.keys() == wanted.keys()
+    assert all(made[name].equal(wanted[name]) for name in wanted)
+    assert any(not early[name].equal(wanted[name]) for name in wanted)
+
+
+def test_a_finished_start_is_not_trained_again(toy_world, tmp_path):
+    launcher, variables = for_pasodoble(tmp_path, toy_world / "model")
+    training = Training(launcher, variables | {"BATCH_SIZE": str(len(SUMS))}, tmp_path / "out")
+    training.finish()
+    weights = training.folder / "global_step_3" / "huggingface" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    training.finish()
+    assert training.saved_steps() == EPOCHS and weights.stat().st_mtime_ns == written
+
+
+def test_bad_input_is_one_sentence(toy_world, tmp_path):
+    launcher, variables = for_pasodoble(tmp_path, toy_world / "model")
+    training = Training(launcher, variables | {"BATCH_SIZE": "100"}, tmp_path / "out")
+    process = training.start()
+    assert process.wait(timeout=200) != 0
+    assert "sft: data.train_files has 24 records, fewer than one batch" in training.log.read_text()

@@ -1,0 +1,90 @@
+"""What the supervised start refuses before it trains."""
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from recipes.common import sft_trainer
+from recipes.errors import ConfigError, DataError, MissingFileError
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.parquet"
+    messages = [[{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]] * 8
+    pyarrow.parquet.write_table(pyarrow.table({"messages": messages}), path)
+    return path
+
+
+@pytest.fixture
+def settings(model, data, tmp_path):
+    """Overrides of a run that is accepted."""
+    return [
+        f"model.path={model}",
+        f"data.train_files={data}",
+        "data.train_batch_size=8",
+        f"trainer.default_local_dir={tmp_path / 'out'}",
+    ]
+
+
+def checked(*overrides: str):
+    config = sft_trainer.compose(overrides, "cpu")
+    sft_trainer.check(config)
+    return config
+
+
+def test_a_good_run_passes(settings):
+    config = checked(*settings)
+    assert config.model.override_config.attn_implementation == "sdpa" and config.engine.strategy == "fsdp2"
+    assert sft_trainer.compose(settings, "accelerator").engine.strategy == "fsdp"
+
+
+def test_what_is_typed_wins_over_the_cpu_layer(settings):
+    config = checked(*settings, "engine.dtype=bfloat16", "data.num_workers=2")
+    assert (config.engine.dtype, config.data.num_workers) == ("bfloat16", 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "told"),
+    [
+        ("model.path=/no/such/model", MissingFileError, "does not exist"),
+        ("data.train_files=/no/such/file.parquet", MissingFileError, "does not exist"),
+        ("data.messages_key=turns", DataError, "no column 'turns'"),
+        ("data.train_batch_size=9", ConfigError, "8 records, fewer than one batch"),
+        ("data.train_max_samples=4", ConfigError, "4 records, fewer than one batch"),
+        ("data.train_batchsize=4", ConfigError, "train_batchsize"),
+    ],
+)
+def test_bad_input_is_refused(settings, override, error, told):
+    with pytest.raises(error, match=told):
+        checked(*settings, override)
+
+
+def test_a_file_that_is_no_parquet_is_refused(settings, data):
+    data.write_bytes(b"no parquet")
+    with pytest.raises(DataError, match="not a readable parquet file"):
+        checked(*settings)
+
+
+def test_other_columns_are_a_custom_dataset_s_affair(settings):
+    checked(*settings, "data.messages_key=turns", "data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset")
+
+
+def test_a_refusal_is_one_sentence_of_the_first_rank(settings, monkeypatch, capsys):
+    overrides = [*settings, "data.train_batch_size=9", "trainer.device=cpu"]
+    monkeypatch.setattr(sft_trainer.cluster, "set_environment", lambda device: None)
+    monkeypatch.setenv("RANK", "1")
+    assert sft_trainer.main(overrides) == sft_trainer.REFUSED and capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    assert sft_trainer.main(overrides) == sft_trainer.REFUSED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("sft: data.train_files has 8 records")
