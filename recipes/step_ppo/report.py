@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from recipes.evaluation.intervals import Interval, bootstrap_mean
+from recipes.evaluation.learning_curves import read_curves
 from recipes.step_ppo import command
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, expected_value
 from recipes.step_ppo.journal import expand, read_records, write_atomically
@@ -90,24 +91,20 @@ def agreement(expected: Tensor, observed: Tensor) -> dict[str, float]:
 
 
 def accuracy_curve(metrics: Path) -> dict[int, float]:
-    """Validation accuracy by step from verl's file logger.
+    """Validation accuracy by step from verl's file logger, the mean over data sources.
 
     Raises:
+        LogError: the file is missing, or no such log.
         ValueError: the file has none.
     """
-    curve = {}
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        found = [value for key, value in record["data"].items() if key.startswith("val-") and _is_accuracy(key)]
-        if found:
-            curve[record["step"]] = sum(found) / len(found)
-    if not curve:
+    points: dict[int, list[float]] = {}
+    for metric, curve in read_curves([metrics]).items():
+        if metric.startswith("val-") and metric.endswith(ACCURACY_ENDING):
+            for step, value in curve.items():
+                points.setdefault(step, []).append(value)
+    if not points:
         raise ValueError(f"{metrics} holds no validation accuracy ({ACCURACY_ENDING})")
-    return dict(sorted(curve.items()))
-
-
-def _is_accuracy(key: str) -> bool:
-    return key.endswith(ACCURACY_ENDING)
+    return {step: sum(values) / len(values) for step, values in sorted(points.items())}
 
 
 def interval(accuracy: float, held_out: int) -> Interval:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from recipes.pasodoble.sft_records import write_dataset
-from recipes.step_ppo.data import write_parquet
+from recipes.step_ppo.prepare import write_parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 REPOSITORY = Path(__file__).resolve().parents[2]
