@@ -10,13 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
-from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
 from reward_fns.result import Result, Score, Skip
+
+RETRIED_CLIENT_ERRORS = (408, 409, 425, 429)
 
 
 class _Unusable(Exception):
     """An answer that another attempt may better."""
+
+
+class _Refused(Exception):
+    """An answer that every attempt would get."""
 
 
 async def compute_score(
@@ -39,7 +45,8 @@ async def compute_score(
         reward_router_address: host:port of verl's router, from the reward manager.
         reward_model_tokenizer: with the reward model's chat template, from the reward manager.
         timeout: seconds for one attempt.
-        attempts: of a request that times out, meets a server error or gets junk, with growing pauses.
+        attempts: of a request that times out, meets a server error or gets junk, with growing pauses. What the server
+            refuses, as a conversation that is too long for it, is asked once.
 
     Returns:
         Score, or Skip with the reason when the model gave no finite number.
@@ -54,15 +61,15 @@ async def compute_score(
     url = f"http://{reward_router_address}/classify"
     retrying = AsyncRetrying(
         stop=stop_after_attempt(attempts),
-        wait=wait_exponential_jitter(initial=0.5, max=10),
+        wait=wait_exponential(multiplier=0.5, max=10) + wait_random(0, 1),
         retry=retry_if_exception_type((_Unusable, aiohttp.ClientError, TimeoutError)),
+        reraise=True,
     )
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session:
             return Score(await retrying(_ask, session, url, body))
-    except RetryError as error:
-        last = error.last_attempt.exception()
-        return Skip(f"reward_model: {type(last).__name__.strip('_')}: {last}")
+    except (_Unusable, _Refused, aiohttp.ClientError, TimeoutError) as error:
+        return Skip(f"reward_model: {type(error).__name__.strip('_')}: {error}")
 
 
 def rendered(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> str:
@@ -74,7 +81,8 @@ def rendered(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> str:
 async def _ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]) -> float:
     async with session.post(url, json=body) as answer:
         if answer.status != 200:
-            raise _Unusable(f"status {answer.status}: {(await answer.text())[:200]}")
+            kind = _Refused if 400 <= answer.status < 500 and answer.status not in RETRIED_CLIENT_ERRORS else _Unusable
+            raise kind(f"status {answer.status}: {(await answer.text())[:200]}")
         reply = await answer.json(content_type=None)
     try:
         (score,) = reply["data"][-1]["probs"]

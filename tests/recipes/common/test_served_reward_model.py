@@ -64,6 +64,13 @@ def test_a_passing_fault_is_retried():
     assert verdict == Score(0.5) and len(asked) == 3
 
 
+def test_a_refusal_is_a_skip_at_once():
+    verdict, asked = ask([400, scored(0.5)])
+    assert isinstance(verdict, Skip) and "status 400: busy" in verdict.reason and len(asked) == 1
+    verdict, asked = ask([429, scored(0.5)])
+    assert verdict == Score(0.5) and len(asked) == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
