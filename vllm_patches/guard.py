@@ -12,7 +12,7 @@ from functools import cache
 from vllm_patches.tandem.upstream_symbols import TANDEM_SYMBOLS
 from vllm_patches.upstream import Fields, Source, Upstream
 
-SUPPORTED_VERSIONS = ">=0.28.0,<0.30"
+SUPPORTED_VERSIONS = ">=0.24.0,<0.32"
 UNTESTED_SWITCH = "VERL_DUETS_UNTESTED_VLLM"
 
 

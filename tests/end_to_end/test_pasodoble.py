@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2000)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULE = "recipes.pasodoble.main"
 SMALL = (
@@ -66,13 +66,13 @@ def train_kill_resume(start, world, variant: list[str], kill_after: int, last: i
     arguments = [*SMALL, *variant, "trainer.save_freq=2", f"trainer.test_freq={last}"]
     arguments.append(f"trainer.total_training_steps={last}")
     first = start(MODULE, *arguments, environment=world)
-    first.wait_for_step(kill_after)
+    first.wait_for_step(kill_after, seconds=900)
     before, cut = first.metrics(), len(first.log)
     first.kill()
     saved = kill_after // 2 * 2
     saved_state = state(first.folder, saved)
     second = start(MODULE, *arguments, environment=world)
-    assert second.wait(600) == 0, second.log[-6000:]
+    assert second.wait(900) == 0, second.log[-6000:]
 
     metrics = second.metrics()
     assert sorted(metrics) == list(range(1, last + 1))

@@ -70,7 +70,7 @@ def test_a_changed_symbol_is_refused_by_name(monkeypatch, fresh_cache):
         guard.require("tandem")
 
 
-@pytest.mark.parametrize("version", ["0.27.9", "0.30.0", "1.0.0", "not-a-version"])
+@pytest.mark.parametrize("version", ["0.23.9", "0.32.0", "1.0.0", "not-a-version"])
 def test_an_unknown_version_is_refused(monkeypatch, fresh_cache, version):
     monkeypatch.setattr("vllm.__version__", version)
     with pytest.raises(guard.UnsupportedVllmError, match=version):
@@ -80,7 +80,7 @@ def test_an_unknown_version_is_refused(monkeypatch, fresh_cache, version):
     guard.require("plugin")
 
 
-@pytest.mark.parametrize("version", ["0.28.0", "0.28.1", "0.28.0+cpu", "0.28.1rc1", "0.29.0"])
+@pytest.mark.parametrize("version", ["0.24.0", "0.28.0", "0.28.0+cpu", "0.28.1rc1", "0.31.0"])
 def test_a_known_version_is_accepted(monkeypatch, fresh_cache, version):
     monkeypatch.setattr("vllm.__version__", version)
     assert guard.version_problem() is None

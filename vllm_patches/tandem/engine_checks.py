@@ -64,7 +64,7 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
                 "LoRA in lazy mode: vLLM maps adapters to its own batch; set mode to 'lock_step'",
             ),
             (
-                model.enable_return_routed_experts,
+                _returns_routed_experts(vllm_config),
                 "enable_return_routed_experts is on: the authorship uses that channel",
             ),
             (model.is_multimodal_model, "the senior is multimodal: give a text model"),
@@ -78,3 +78,9 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
     ]
     if faults:
         raise TandemRefusedError("tandem decoding refuses this engine: " + "; ".join(faults))
+
+
+def _returns_routed_experts(vllm_config) -> bool:
+    # 0.31 moved the switch from the model's configuration to one of its own.
+    holder = getattr(vllm_config, "aux_output_config", None) or vllm_config.model_config
+    return holder.enable_return_routed_experts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from vllm.config import VllmConfig
@@ -11,6 +13,10 @@ from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.plan import ModelRun
+
+_HOST_COPIES = {"_seq_lens_cpu", "_num_computed_tokens_cpu"} & {
+    field.name for field in dataclasses.fields(CommonAttentionMetadata)
+}
 
 
 class SubBatchForward:
@@ -45,8 +51,6 @@ class SubBatchForward:
             query_start_loc=query_start_loc.to(self._device),
             query_start_loc_cpu=query_start_loc,
             seq_lens=seq_lens.to(self._device),
-            _seq_lens_cpu=seq_lens,
-            _num_computed_tokens_cpu=torch.from_numpy(run.starts.astype(np.int32)),
             seq_lens_cpu_upper_bound=seq_lens,
             num_reqs=len(run.rows),
             num_actual_tokens=num_tokens,
@@ -57,6 +61,7 @@ class SubBatchForward:
             causal=True,
             positions=positions_device,
             is_prefilling=torch.from_numpy(lengths > 1),
+            **_host_copies(seq_lens, run.starts),
         )
         metadata, slot_mappings = {}, {}
         for group in self._groups:
@@ -73,3 +78,9 @@ class SubBatchForward:
 
     def _to_device(self, array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self._device, dtype=dtype)
+
+
+def _host_copies(seq_lens: torch.Tensor, starts: np.ndarray) -> dict[str, torch.Tensor]:
+    """What spares backends a copy from the device, where this vLLM takes it: 0.31 dropped these fields."""
+    copies = {"_seq_lens_cpu": seq_lens, "_num_computed_tokens_cpu": torch.from_numpy(starts.astype(np.int32))}
+    return {name: copies[name] for name in _HOST_COPIES}

@@ -70,7 +70,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
         Source(
             (
                 "deferred_state_corrections_fn = self._update_states(scheduler_output)",
-                "self._prepare_inputs(scheduler_output, num_scheduled_tokens_np)",
+                "self._prepare_inputs(scheduler_output, num_scheduled_tokens_np",
                 "self._build_attention_metadata(",
                 "model_output = self._model_forward(",
                 "sample_hidden_states = hidden_states[logits_indices]\n"
@@ -163,8 +163,6 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
                 "query_start_loc",
                 "query_start_loc_cpu",
                 "seq_lens",
-                "_seq_lens_cpu",
-                "_num_computed_tokens_cpu",
                 "seq_lens_cpu_upper_bound",
                 "num_reqs",
                 "num_actual_tokens",
@@ -231,12 +229,12 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     _tandem(
         "vllm.v1.worker.gpu_worker:Worker.sleep",
         "overridden: a level 2 sleep discards the junior, which is copied to the host first",
-        Source(("if level == 2:", "model = self.model_runner.model", "_get_sleep_mode_backend().suspend(level)")),
+        Source(("if level == 2:", "model = self.model_runner.model")),
     ),
     _tandem(
         "vllm.v1.worker.gpu_worker:Worker.wake_up",
         "overridden: writes the junior back with the `weights` tag",
-        Source(('wake_weights = tags is None or "weights" in tags',)),
+        Signature(("self", "tags")),
     ),
     _tandem(
         "vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots",

@@ -9,7 +9,6 @@ import torch
 pytest.importorskip("vllm")
 
 from vllm import SamplingParams  # noqa: E402
-from vllm.exceptions import VLLMValidationError  # noqa: E402
 
 from vllm_patches.tandem.outputs import AUTHORSHIP_KEY  # noqa: E402
 
@@ -215,10 +214,11 @@ def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expect
         (dict(p=0.5), "unknown key.* p; expected any of"),
         (dict(resume_len=-1), "resume_len"),
     ):
-        with pytest.raises(VLLMValidationError, match=says):
+        # newer vLLM makes a VLLMValidationError of it
+        with pytest.raises(ValueError, match=says):
             engine.run([dataclasses.replace(jobs[0], tandem=faulty)])
     for sampling in (dict(n=2, temperature=1.0), dict(n=2, temperature=1.0, seed=1)):
-        with pytest.raises(VLLMValidationError, match="n is 2, and all responses would draw the same author coins"):
+        with pytest.raises(ValueError, match="n is 2, and all responses would draw the same author coins"):
             engine.run(jobs[:1], **sampling)
     # only the engine knows the prompt's length
     too_long = dataclasses.replace(jobs[0], tandem=dict(resume_len=len(jobs[0].prompt) + 1))
@@ -266,8 +266,9 @@ def test_new_senior_weights_by_plain_names_and_the_junior_untouched(engine, jobs
         expected = [trained.write(job) for job in jobs[:6]]
         assert expected != [reference.write(job) for job in jobs[:6]]
         assert engine.run(jobs[:6]) == expected
-        for name, tensor in runner.junior.state_dict().items():
-            assert torch.equal(tensor, junior_before[name])
+        junior = runner.junior.state_dict()
+        for name, tensor in junior_before.items():
+            assert torch.equal(junior[name], tensor)
     finally:
         runner.reload_weights(weights_iterator=iter(original.items()))
         engine.llm.reset_prefix_cache()

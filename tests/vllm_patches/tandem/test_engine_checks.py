@@ -50,6 +50,16 @@ def test_a_combination_is_refused_by_name(configuration, options, says):
         check_engine(config, engine)
 
 
+def test_the_channel_of_the_authorship_must_be_free(configuration):
+    config, engine = configuration()
+    # its holder depends on vLLM's version, and newer ones refuse it for a dense model before we do
+    holder = getattr(engine, "aux_output_config", engine.model_config)
+    assert holder.enable_return_routed_experts is False
+    holder.enable_return_routed_experts = True
+    with pytest.raises(TandemRefusedError, match="enable_return_routed_experts is on"):
+        check_engine(config, engine)
+
+
 def test_every_fault_is_named_at_once(configuration):
     config, engine = configuration(enable_prompt_embeds=True)
     # vLLM's CPU platform turns it off by itself
