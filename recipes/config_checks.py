@@ -94,8 +94,11 @@ def check_micro_batches(config) -> None:
             )
 
 
-def fall_back_to_sdpa(config, device: str) -> None:
-    """Set sdpa where verl would take flash-attn by default and it is missing or broken."""
+MODELS = ("actor_rollout_ref.model", "critic.model")
+
+
+def fall_back_to_sdpa(config, device: str, models: Sequence[str] = MODELS) -> None:
+    """Set sdpa for these models where verl would take flash-attn by default and it is missing or broken."""
     if device == "cpu":
         return
     import importlib
@@ -105,7 +108,7 @@ def fall_back_to_sdpa(config, device: str) -> None:
     try:
         importlib.import_module("flash_attn")
     except ImportError as error:
-        for key in ("actor_rollout_ref.model", "critic.model"):
+        for key in models:
             node = OmegaConf.select(config, key)
             if OmegaConf.select(node, "override_config.attn_implementation") is None:
                 with open_dict(node):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from recipes import cluster, compat, preflight
+from recipes import cluster, compat, config_checks, preflight
 from recipes.errors import ConfigError, DataError, LaunchError
 
 REFUSED = 2
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = compose(overrides, device)
         check(config)
+        config_checks.fall_back_to_sdpa(config, device, ("model",))
         compat.ensure([row for row in compat.LEDGER if row.used_by == compat.SUPERVISED_START])
     except (LaunchError, compat.UnknownUpstreamError) as error:
         if os.environ.get("RANK", "0") == "0":

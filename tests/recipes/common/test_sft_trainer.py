@@ -1,9 +1,12 @@
 """What the supervised start refuses before it trains."""
 
+import sys
+
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from recipes import config_checks
 from recipes.common import sft_trainer
 from recipes.errors import ConfigError, DataError, MissingFileError
 
@@ -51,6 +54,15 @@ def test_a_good_run_passes(settings):
 def test_what_is_typed_wins_over_the_cpu_layer(settings):
     config = checked(*settings, "engine.dtype=bfloat16", "data.num_workers=2")
     assert (config.engine.dtype, config.data.num_workers) == ("bfloat16", 2)
+
+
+def test_without_flash_attention_an_accelerator_takes_sdpa(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    plain, typed = settings, [*settings, "+model.override_config.attn_implementation=eager"]
+    for overrides, found in ((plain, "sdpa"), (typed, "eager")):
+        config = sft_trainer.compose(overrides, "accelerator")
+        config_checks.fall_back_to_sdpa(config, "accelerator", ("model",))
+        assert config.model.override_config.attn_implementation == found
 
 
 @pytest.mark.parametrize(
