@@ -40,9 +40,12 @@ def test_train_lose_the_worker_resume(start, small):
 
 
 def engine_worker(run) -> psutil.Process:
-    for process in run.descendants():
-        if "VLLM::Worker" in " ".join(process.cmdline()):
-            return process
+    """The engine's only child but for the tracker of multiprocessing; it does not always get to set its own title."""
+    for engine in run.descendants():
+        if "VLLM::EngineCore" in " ".join(engine.cmdline()):
+            for child in engine.children():
+                if "resource_tracker" not in " ".join(child.cmdline()):
+                    return child
     raise LookupError("the run has no engine worker")
 
 
