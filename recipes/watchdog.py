@@ -8,10 +8,13 @@ verl a moment to end by itself, then says which process died and ends the run wi
 """
 
 import os
+import re
 import sys
 import threading
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import psutil
 
@@ -21,6 +24,9 @@ POLL_SECONDS = 3.0
 GRACE_SECONDS = 20.0
 EXIT_CODE = 1
 ENGINE_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
+SERVER = re.compile(r"ray::\w*HttpServer")
+SPAWNED = "multiprocessing.spawn"
+HELPER_SECONDS = 60.0
 
 
 @dataclass
@@ -65,20 +71,51 @@ class Watchdog:
         os._exit(EXIT_CODE)
 
     def _dead_engine(self, processes: list[psutil.Process]) -> str | None:
-        alive = {}
+        found = {}
         for process in processes:
             try:
-                title = " ".join(process.cmdline())
-                if title.startswith(ENGINE_TITLES) and process.status() != psutil.STATUS_ZOMBIE:
-                    alive[process.pid] = title
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    age = time.time() - process.create_time()
+                    found[process.pid] = Seen(process.ppid(), " ".join(process.cmdline()), age)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-        gone = {pid: title for pid, title in self._engines.items() if pid not in alive}
+        alive = engines(found)
+        gone = {pid: name for pid, name in self._engines.items() if pid not in alive}
         self._engines = alive
         if gone:
-            pid, title = next(iter(gone.items()))
-            return f"the rollout engine process {title.split()[0]} (pid {pid}) died"
+            pid, name = next(iter(gone.items()))
+            return f"the rollout engine process {name} (pid {pid}) died"
         return None
+
+
+class Seen(NamedTuple):
+    """A process: its parent's pid, its command line or title, its age in seconds."""
+
+    parent: int
+    title: str
+    age: float
+
+
+def engines(processes: Mapping[int, Seen]) -> dict[int, str]:
+    """vLLM's engine processes among those of a run, by pid, with their names.
+
+    vLLM names them by setproctitle, which does nothing in a process whose first environment variable was set again
+    before. One without a title is known by its parent, a server of verl or an engine, and by its age, since those also
+    spawn helpers that end soon.
+    """
+
+    def children(parents: Collection[int]) -> set[int]:
+        return {
+            pid
+            for pid, process in processes.items()
+            if process.parent in parents and SPAWNED in process.title and process.age > HELPER_SECONDS
+        }
+
+    titled = {pid: seen.title.split()[0] for pid, seen in processes.items() if seen.title.startswith(ENGINE_TITLES)}
+    servers = [pid for pid, seen in processes.items() if SERVER.match(seen.title)]
+    cores = children(servers) | {pid for pid, name in titled.items() if name.startswith(ENGINE_TITLES[0])}
+    workers = children(cores)
+    return dict.fromkeys(cores, ENGINE_TITLES[0]) | dict.fromkeys(workers, ENGINE_TITLES[1]) | titled
 
 
 def dead_actor() -> str | None:

@@ -1,0 +1,62 @@
+"""Which processes the watchdog takes for vLLM's engines, and what it says when one is gone."""
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from recipes import watchdog
+
+SPAWN = "/env/bin/python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=70, pipe_handle=29)"
+TRACKER = "/env/bin/python -c from multiprocessing.resource_tracker import main;main(5)"
+
+
+def seen(processes, age=300.0):
+    return {pid: watchdog.Seen(parent, title, age) for pid, (parent, title) in processes.items()}
+
+
+def test_titled_engines_are_found_wherever_they_stand_and_however_young():
+    processes = {5: (1, "VLLM::EngineCore_DP0   "), 6: (5, "VLLM::Worker_TP1"), 7: (1, "python train.py")}
+    assert watchdog.engines(seen(processes, age=0.1)) == {5: "VLLM::EngineCore_DP0", 6: "VLLM::Worker_TP1"}
+
+
+def test_engines_without_a_title_are_known_by_their_parents():
+    processes = {
+        3: (1, "ray::TandemHttpServer.generate"),
+        4: (3, TRACKER),
+        5: (3, SPAWN),
+        6: (5, SPAWN),
+        7: (5, TRACKER),
+        8: (6, SPAWN),
+    }
+    assert watchdog.engines(seen(processes)) == {5: "VLLM::EngineCore", 6: "VLLM::Worker"}
+    processes[5] = (3, "VLLM::EngineCore")
+    assert watchdog.engines(seen(processes)) == {5: "VLLM::EngineCore", 6: "VLLM::Worker"}
+
+
+def test_helpers_that_an_engine_spawns_may_end():
+    processes = seen({3: (1, "ray::vLLMHttpServer"), 5: (3, "VLLM::EngineCore")})
+    helpers = seen({6: (3, SPAWN), 7: (5, SPAWN)}, age=20.0)
+    assert watchdog.engines(processes | helpers) == {5: "VLLM::EngineCore"}
+
+
+def test_processes_that_a_reward_worker_spawns_may_end():
+    processes = {3: (1, "ray::RewardLoopWorker.compute_score"), 5: (3, SPAWN), 6: (5, SPAWN)}
+    assert watchdog.engines(seen(processes)) == {}
+
+
+def test_a_dead_engine_is_told_once_it_was_seen():
+    pytest.importorskip("setproctitle")
+    started = "import setproctitle, time; setproctitle.setproctitle('VLLM::Worker'); print(); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", started], stdout=subprocess.PIPE)
+    try:
+        child.stdout.readline()
+        process = psutil.Process(child.pid)
+        dog = watchdog.Watchdog(run=None)
+        assert dog._dead_engine([process]) is None
+    finally:
+        child.kill()
+    # a zombie until it is waited for: dead all the same
+    assert dog._dead_engine([process]) == f"the rollout engine process VLLM::Worker (pid {child.pid}) died"
+    child.wait()
