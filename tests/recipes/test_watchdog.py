@@ -1,10 +1,9 @@
 """Which processes the watchdog takes for vLLM's engines, and what it says when one is gone."""
 
 import subprocess
-import sys
+import time
 
 import psutil
-import pytest
 
 from recipes import watchdog
 
@@ -47,16 +46,15 @@ def test_processes_that_a_reward_worker_spawns_may_end():
 
 
 def test_a_dead_engine_is_told_once_it_was_seen():
-    pytest.importorskip("setproctitle")
-    started = "import setproctitle, time; setproctitle.setproctitle('VLLM::Worker'); print(); time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-c", started], stdout=subprocess.PIPE)
+    child = subprocess.Popen(["bash", "-c", "echo; exec -a VLLM::Worker sleep 60"], stdout=subprocess.PIPE)
+    process = psutil.Process(child.pid)
     try:
         child.stdout.readline()
-        process = psutil.Process(child.pid)
+        while not process.cmdline()[0].startswith("VLLM"):
+            time.sleep(0.01)
         dog = watchdog.Watchdog(run=None)
         assert dog._dead_engine([process]) is None
     finally:
         child.kill()
-    # a zombie until it is waited for: dead all the same
-    assert dog._dead_engine([process]) == f"the rollout engine process VLLM::Worker (pid {child.pid}) died"
     child.wait()
+    assert dog._dead_engine([process]) == f"the rollout engine process VLLM::Worker (pid {child.pid}) died"
