@@ -50,7 +50,7 @@ def test_a_dead_engine_is_told_once_it_was_seen():
     process = psutil.Process(child.pid)
     try:
         child.stdout.readline()
-        while not process.cmdline()[0].startswith("VLLM"):
+        while not " ".join(process.cmdline()).startswith("VLLM"):
             time.sleep(0.01)
         dog = watchdog.Watchdog(run=None)
         assert dog._dead_engine([process]) is None
