@@ -74,16 +74,10 @@ def check(config) -> None:
     """
     preflight.check_model(config.model.path, "model.path")
     preflight.check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")
-    files = preflight.data_files(config.data.train_files)
-    if any(not name.endswith(".parquet") or name.startswith(preflight.REMOTE_PREFIXES) for name in files):
+    records = _count_records(config.data, "train_files")
+    _count_records(config.data, "val_files")
+    if records is None:
         return
-    records = 0
-    for name in files:
-        file = preflight.open_parquet(Path(name).expanduser())
-        records += file.metadata.num_rows
-        columns = file.schema_arrow.names
-        if config.data.custom_cls.path is None and config.data.messages_key not in columns:
-            raise DataError(f"{name} has no column {config.data.messages_key!r} (it has {', '.join(columns)})")
     if 0 < config.data.train_max_samples < records:
         records = config.data.train_max_samples
     if records < config.data.train_batch_size:
@@ -91,6 +85,20 @@ def check(config) -> None:
             f"data.train_files has {records} records, fewer than one batch of data.train_batch_size="
             f"{config.data.train_batch_size}"
         )
+
+
+def _count_records(data, key: str) -> int | None:
+    """How many records ``data.<key>`` has; None where that is a custom dataset's affair, or the files are remote."""
+    own_format, records = data.custom_cls.path is not None, 0
+    for name in preflight.data_files(data[key]):
+        if name.startswith(preflight.REMOTE_PREFIXES) or (own_format and not name.endswith(".parquet")):
+            return None
+        file = preflight.open_parquet(Path(name).expanduser())
+        records += file.metadata.num_rows
+        columns = file.schema_arrow.names
+        if not own_format and data.messages_key not in columns:
+            raise DataError(f"{name} has no column {data.messages_key!r} (it has {', '.join(columns)})")
+    return records
 
 
 def whole_epoch_trainer() -> type:

@@ -81,10 +81,18 @@ def test_bad_input_is_refused(settings, override, error, told):
         checked(*settings, override)
 
 
-def test_a_file_that_is_no_parquet_is_refused(settings, data):
-    data.write_bytes(b"no parquet")
-    with pytest.raises(DataError, match="not a readable parquet file"):
-        checked(*settings)
+def test_a_file_that_is_no_parquet_is_refused_unless_a_custom_dataset_reads_it(settings, tmp_path):
+    lines = tmp_path / "data.jsonl"
+    lines.write_text('{"messages": []}')
+    for key in ("train_files", "val_files"):
+        with pytest.raises(DataError, match="data.jsonl is not a readable parquet file"):
+            checked(*settings, f"data.{key}={lines}")
+    checked(*settings, f"data.train_files={lines}", "data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset")
+
+
+def test_a_missing_validation_file_is_refused(settings):
+    with pytest.raises(MissingFileError, match="does not exist"):
+        checked(*settings, "data.val_files=/no/such/file.parquet")
 
 
 def test_other_columns_are_a_custom_dataset_s_affair(settings):
