@@ -1,12 +1,13 @@
 """Cost of a tandem decoding step against single-model vLLM, measured inside one engine.
 
-Both models are random Qwen3s of 12 layers and hidden size 1024 in bfloat16; half of the vocabulary are word boundaries,
-so that with p = 0.5 an author writes about 4 tokens at a stretch. Prompt lengths are staggered over one KV block, so
-that block flushes do not coincide. The three ways of running a step take turns on the same engine: ``single`` is vLLM's
-own model runner and scheduler on the senior, ``lock_step`` and ``lazy`` are the tandem decoder. Time is CPU time of the
-process per engine step, over steps in which every request decodes. A row gives the median over repeats of ``single``'s
-median step, and for the two others their ratio to ``single`` within a repeat, median over repeats: of median steps and,
-in brackets, of mean steps.
+Both models are random Qwen3s of 12 layers and hidden size 1024 in bfloat16; half of the vocabulary are word
+boundaries, so that with p = 0.5 an author writes about 4 tokens at a stretch. Prompt lengths are staggered over one
+KV block, so that blocks do not fill all at once. The ways of running a step take turns on the same engine: ``single``
+is vLLM's own model runner and scheduler on the senior, ``lock_step`` and ``lazy`` are the tandem decoder, and
+``solo`` is the lazy mode on requests that the senior writes alone, as in validation. Time is CPU time of the process
+per engine step, over steps in which every request decodes. Each way's turn lies between two turns of ``single``; a
+row gives the median of ``single``'s median steps, and for the others the ratio to the mean of the two ``single`` turns
+around it, median over repeats: of median steps and, in brackets, of mean steps.
 
     OMP_NUM_THREADS=1 nice -n 5 python tests/benchmarks/tandem_latency.py --json latency.json --markdown latency.md
 """
@@ -20,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-MODES = ("single", "lock_step", "lazy")
+MODES = ("single", "lock_step", "lazy", "solo")
 VOCAB = 16384
 
 
@@ -52,7 +53,7 @@ def save_shape(folder: Path, hidden: int, layers: int) -> str:
 
 
 class Bench:
-    """One engine that can be run as three."""
+    """One engine that can be run in each of the ways."""
 
     def __init__(self, senior: str, junior: str, kv_bytes: int, max_seqs: int, block_size: int):
         from vllm import LLM
@@ -79,6 +80,8 @@ class Bench:
         self.runner = self.engine.model_executor.driver_worker.worker.model_runner
         self.scheduler = self.engine.engine_core.engine_core.scheduler
         self.classes = (type(self.runner), type(self.scheduler))
+        self.cache = self.scheduler.kv_cache_manager
+        self.holds_blocks_back = vars(self.cache)["allocate_slots"]
         self.block_size = block_size
         self.started = 0
 
@@ -87,20 +90,25 @@ class Bench:
         for target, own in zip((self.runner, self.scheduler), self.classes, strict=True):
             target.__class__ = own if tandem else own.__mro__[2] if own is self.classes[0] else own.__mro__[1]
         if tandem:
-            self.runner.tandem_mode = mode
+            self.runner.tandem_mode = "lock_step" if mode == "lock_step" else "lazy"
+        if mode in ("lazy", "solo"):
+            self.cache.allocate_slots = self.holds_blocks_back
+        else:
+            vars(self.cache).pop("allocate_slots", None)
 
     def steps(self, mode: str, prompts: list[list[int]], num_tokens: int) -> tuple[list[float], dict]:
         """CPU milliseconds of each step in which every request decodes, and what the tandem runner counted."""
         from vllm import SamplingParams
 
         self.use(mode)
+        strategy = {"selection_strategy": "senior"} if mode == "solo" else {}
         for prompt in prompts:
             self.started += 1
             params = SamplingParams(
                 temperature=1.0,
                 max_tokens=num_tokens,
                 ignore_eos=True,
-                extra_args={"tandem": {"request": self.started}},
+                extra_args={"tandem": {"request": self.started} | strategy},
             )
             self.engine.add_request(f"request-{self.started}", {"prompt_token_ids": prompt}, params)
         times = []
@@ -122,33 +130,40 @@ def measure(bench: Bench, batch: int, context: int, num_tokens: int, repeats: in
     """One row of the table."""
     dice = random.Random(1000 * batch + context)
     prompts = [[dice.randrange(2, VOCAB) for _ in range(context + (i * 5) % bench.block_size)] for i in range(batch)]
-    for mode in ("lazy", "single", "lock_step"):
-        bench.steps(mode, prompts, 4)
-    medians, means = {mode: [] for mode in MODES}, {mode: [] for mode in MODES}
-    for _ in range(repeats):
-        for mode in MODES:
-            times, stats = bench.steps(mode, prompts, num_tokens)
-            medians[mode].append(statistics.median(times))
-            means[mode].append(statistics.mean(times))
-    row = {"batch": batch, "context": context, "steps_per_repeat": len(times), "repeats": repeats}
     for mode in MODES:
-        row[f"{mode}_ms"] = round(statistics.median(medians[mode]), 2)
-    for name, values in (("median", medians), ("mean", means)):
+        bench.steps(mode, prompts, 4)
+    singles, ratios = [], {(mode, kind): [] for mode in MODES[1:] for kind in ("median", "mean")}
+    for _ in range(repeats):
+        before, _ = bench.steps("single", prompts, num_tokens)
         for mode in MODES[1:]:
-            ratios = [own / single for own, single in zip(values[mode], values["single"], strict=True)]
-            row[f"{mode}_ratio_of_{name}s"] = round(statistics.median(ratios), 3)
-    row["lazy_forwards_per_step"] = round(sum(stats["forwards"]) / stats["steps"], 2)
+            times, stats = bench.steps(mode, prompts, num_tokens)
+            after, _ = bench.steps("single", prompts, num_tokens)
+            for kind in ("median", "mean"):
+                average = getattr(statistics, kind)
+                ratios[mode, kind].append(2 * average(times) / (average(before) + average(after)))
+            singles.append(statistics.median(after))
+            before = after
+            if mode == "lazy":
+                forwards = sum(stats["forwards"]) / stats["steps"]
+    row = {"batch": batch, "context": context, "steps_per_repeat": len(times), "repeats": repeats}
+    row["single_ms"] = round(statistics.median(singles), 2)
+    for (mode, kind), values in ratios.items():
+        row[f"{mode}_ratio_of_{kind}s"] = round(statistics.median(values), 3)
+        row[f"{mode}_ratios_of_{kind}s"] = [round(value, 3) for value in values]
+    row["lazy_forwards_per_step"] = round(forwards, 2)
     return row
 
 
 def markdown(rows: list[dict]) -> str:
-    titles = ["batch", "context", "single, ms", "lock-step", "lazy", "lazy: forwards per step"]
+    titles = ["batch", "context", "single, ms", "lock-step", "lazy", "lazy: forwards per step", "senior alone"]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for row in rows:
-        lock, lazy = ([row[f"{mode}_ratio_of_{kind}s"] for kind in ("median", "mean")] for mode in MODES[1:])
+        lock, lazy, solo = (
+            f"{row[f'{mode}_ratio_of_medians']:.2f} ({row[f'{mode}_ratio_of_means']:.2f})" for mode in MODES[1:]
+        )
         lines.append(
-            f"| {row['batch']} | {row['context']} | {row['single_ms']:.1f} | {lock[0]:.2f} ({lock[1]:.2f}) "
-            f"| {lazy[0]:.2f} ({lazy[1]:.2f}) | {row['lazy_forwards_per_step']:.2f} |"
+            f"| {row['batch']} | {row['context']} | {row['single_ms']:.1f} | {lock} | {lazy} "
+            f"| {row['lazy_forwards_per_step']:.2f} | {solo} |"
         )
     return "\n".join(lines) + "\n"
 

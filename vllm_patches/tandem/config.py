@@ -33,7 +33,7 @@ class TandemConfig:
             ``schedule.ScheduleParams``.
         boundary_token_ids: ids, or the path of a JSON list of ids, for the strategy named here; built from the
             tokenizer when None.
-        max_lag_tokens: ``lazy``: most tokens by which a model may fall behind; the KV block size when None.
+        max_lag_tokens: ``lazy``: most tokens by which a model that may yet write can fall behind.
         junior_revision, junior_dtype, junior_quantization, junior_trust_remote_code: as vLLM's options without the
             prefix; the senior's when None.
         junior_load_format: never inherited, since a trainer loads its senior as ``dummy`` and syncs it later.
@@ -52,7 +52,7 @@ class TandemConfig:
     word_align: str = "after"
     seed: int = 0
     boundary_token_ids: str | Sequence[int] | None = None
-    max_lag_tokens: int | None = None
+    max_lag_tokens: int = 64
     junior_revision: str | None = None
     junior_dtype: str | None = None
     junior_quantization: str | None = None
@@ -68,7 +68,7 @@ class TandemConfig:
         if self.mode not in MODES:
             raise ValueError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
         lag = self.max_lag_tokens
-        if lag is not None and (not isinstance(lag, int) or isinstance(lag, bool) or lag < 1):
+        if not isinstance(lag, int) or isinstance(lag, bool) or lag < 1:
             raise ValueError(f"max_lag_tokens is {lag!r}; expected a whole number of tokens, at least 1")
         if self.junior_device is not None:
             raise ValueError(

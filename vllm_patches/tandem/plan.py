@@ -4,11 +4,12 @@
 
 I1  before a step ``computed[m] <= start``, the scheduler's own count;
 I2  a model that must sample first runs ``[computed[m], end)`` as one causal query;
-I3  a KV block that becomes full in a step holds both models' part after it, so whatever the prefix cache hands out is
-    valid for both, and no model falls further behind than one block;
+I3  a KV block enters the prefix cache when both models hold it (``scheduler.py`` is told how far that is after every
+    step), so whatever the cache hands out is valid for both;
 I4  a request that starts or resumes holds ``start`` tokens in both models (whole cached blocks, hence I3).
 
-Prefill, meaning more than one scheduled token or a chunk that does not end the known tokens, runs both models.
+Prefill, meaning more than one scheduled token or a chunk that does not end the known tokens, runs both models. A model
+that falls ``max_lag`` tokens behind catches up, unless its turn can never come.
 """
 
 from __future__ import annotations
@@ -40,6 +41,21 @@ class ModelRun:
         """(N + 1,) where each row's tokens begin in the flattened run."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
+    def pieces(self, max_tokens: int) -> list[ModelRun]:
+        """The run in pieces of at most ``max_tokens`` tokens, in order; a longer query is a piece of its own."""
+        if self.lengths.sum() <= max_tokens:
+            return [self]
+        cuts, held = [0], 0
+        for row, length in enumerate(self.lengths):
+            if held and held + length > max_tokens:
+                cuts.append(row)
+                held = 0
+            held += length
+        cuts.append(len(self.rows))
+        return [
+            ModelRun(self.rows[a:b], self.starts[a:b], self.ends[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)
+        ]
+
 
 @dataclasses.dataclass(frozen=True)
 class LazyPlan:
@@ -61,7 +77,7 @@ def plan_lazy(
     samples: np.ndarray,
     authors: np.ndarray,
     computed: np.ndarray,
-    block_size: int,
+    alone: np.ndarray,
     max_lag: int,
 ) -> LazyPlan:
     """Plan one step.
@@ -71,8 +87,8 @@ def plan_lazy(
         samples: (B,) whether the row's last token's logits are sampled, i.e. the chunk ends its known tokens.
         authors: (B,) who writes the next token.
         computed: (2, B) tokens whose keys and values each model holds.
-        block_size: tokens per block of the prefix cache.
-        max_lag: most tokens by which a model may stay behind after the step.
+        alone: (B,) whether one author writes the whole response; the other model then runs the prompt alone.
+        max_lag: most tokens by which the idle model of any other row may be behind after the step.
 
     Raises:
         RuntimeError: I1 is broken; the step would read keys and values that no model wrote.
@@ -83,9 +99,8 @@ def plan_lazy(
             f"batch row {row} starts at token {starts[row]}, but the models hold {computed[:, row].tolist()} tokens"
         )
     writers = writers_of(authors, samples)
-    fills_block = ends // block_size > starts // block_size
     lag = ends - computed.min(axis=0)
-    both = (ends - starts > 1) | ~samples | fills_block | (lag > max_lag)
+    both = (ends - starts > 1) | ~samples | (~alone & (lag > max_lag))
     runs, after = [], computed.copy()
     for model in (JUNIOR, SENIOR):
         active = np.flatnonzero(both | (writers == model))

@@ -36,6 +36,8 @@ class TandemRunnerMixin:
         super().load_model(*args, **kwargs)
         self.tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
         self.tandem_mode = resolve_mode(self.tandem_config, self.vllm_config)
+        # A catch-up query is one more than the lag and must fit in one forward pass.
+        self._max_lag = min(self.tandem_config.max_lag_tokens, self.scheduler_config.max_num_batched_tokens - 1)
         self.tandem_stats = TandemStats()
         self._step: Step | None = None
         self._generators = GeneratorGuard(self.device)
@@ -70,7 +72,6 @@ class TandemRunnerMixin:
                 f"the two models need {len(groups)} KV cache groups; tandem decoding takes models with one kind of "
                 "attention (no sliding windows beside full attention, no state-space layers)"
             )
-        self._cache_block_size = groups[0].kv_cache_spec.block_size
         self._forwards = (
             SubBatchForward(self.junior, self._junior_config, self._attention_groups(True), self.device),
             SubBatchForward(self.model, self.vllm_config, self._attention_groups(False), self.device),
@@ -152,8 +153,8 @@ class TandemRunnerMixin:
             step.samples,
             step.writers,
             self._states.computed[:, step.rows],
-            self._cache_block_size,
-            self.tandem_config.max_lag_tokens or self._cache_block_size,
+            self._states.schedules.has_one_author[step.rows],
+            self._max_lag,
         )
         step.rows_written, step.last_hidden = [], []
         senior_hidden = None
@@ -169,6 +170,7 @@ class TandemRunnerMixin:
             if model == SENIOR:
                 senior_hidden = self._in_batch_layout(hidden, run, step.num_scheduled)
         self._states.computed[:, step.rows] = plan.computed
+        step.held = plan.computed.min(axis=0)
         return senior_hidden
 
     def _in_batch_layout(
@@ -274,6 +276,7 @@ class TandemRunnerMixin:
             raise RuntimeError("vLLM sampled other rows than it said it would; the author schedules would go astray")
         self._states.schedules.advance(step.rows[sampled], tokens)
         output.tandem_authors = step.writers.tolist()
+        output.tandem_held = None if step.held is None else step.held.tolist()
         return output
 
     @torch.inference_mode()

@@ -124,6 +124,13 @@ class ScheduleParams:
     def strategy(self) -> Strategy:
         return STRATEGIES[self.selection_strategy]
 
+    @property
+    def has_one_author(self) -> bool:
+        """Whether the first token's author certainly writes the whole response."""
+        strategy = self.strategy
+        certain_coins = strategy.start is None and self.prob_senior in (0, 1)
+        return strategy.toggles is None and (strategy.redraws is None or certain_coins)
+
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -27,6 +27,7 @@ _COLUMNS = {
     "max_gap_tokens": np.int64,
     "chunk_size": np.int64,
     "aligned_before": np.bool_,
+    "has_one_author": np.bool_,
 }
 
 
@@ -78,6 +79,7 @@ class ScheduleTable:
         self.max_gap_tokens[row], self.chunk_size[row] = params.max_gap_tokens, params.chunk_size
         self.strategy[row] = self._number(params.selection_strategy)
         self.aligned_before[row] = params.word_align == "before"
+        self.has_one_author[row] = params.has_one_author
         return row
 
     def remove(self, row: int) -> None:

@@ -3,9 +3,13 @@
 Two existing fields do the carrying: ``routed_experts``, vLLM's per-token array, which its front end concatenates per
 response into ``CompletionOutput`` (n > 1 and aborted requests included); and ``kv_transfer_params`` of a finished
 request's last output, which servers pass on as they are.
+
+In the lazy mode it also holds decoded KV blocks back from the prefix cache until both models have written them.
 """
 
 from __future__ import annotations
+
+import functools
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -30,6 +34,8 @@ class TandemScheduler(Scheduler):
         self._tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
         self._tandem_mode = resolve_mode(self._tandem_config, self.vllm_config)
         self._refused: list[Request] = []
+        if self._tandem_mode == "lazy":
+            self.kv_cache_manager.allocate_slots = _without_caching_decodes(self.kv_cache_manager.allocate_slots)
 
     def add_request(self, request: Request) -> None:
         """As the stock scheduler's; a request whose tandem settings are faulty ends at once with an error.
@@ -61,6 +67,7 @@ class TandemScheduler(Scheduler):
     def update_from_output(self, scheduler_output, model_runner_output) -> dict[int, EngineCoreOutputs]:
         sampled = scheduler_output.num_scheduled_tokens
         requests = {request_id: self.requests.get(request_id) for request_id in sampled}
+        self._cache_what_both_hold(requests, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for client_outputs in outputs.values():
             for output in client_outputs.outputs:
@@ -73,6 +80,16 @@ class TandemScheduler(Scheduler):
             )
         self._refused.clear()
         return outputs
+
+    def _cache_what_both_hold(self, requests: dict[str, Request | None], model_runner_output) -> None:
+        """Give the prefix cache the blocks that both models hold; before the stock update, which frees the finished."""
+        held = getattr(model_runner_output, "tandem_held", None)
+        if held is None:
+            return
+        for request_id, request in requests.items():
+            if request is not None:
+                row = model_runner_output.req_id_to_index[request_id]
+                self.kv_cache_manager.cache_blocks(request, held[row])
 
     def _attach_authorship(self, output: EngineCoreOutput, request: Request, model_runner_output) -> None:
         if not hasattr(request, "tandem_authors"):
@@ -87,3 +104,19 @@ class TandemScheduler(Scheduler):
             output.routed_experts = encode_authorship([author])
         if output.finish_reason is not None:
             output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
+
+
+def _without_caching_decodes(allocate_slots):
+    """``KVCacheManager.allocate_slots`` that caches no block a one-token query fills: one model may run it alone.
+
+    Longer queries run both models within the step, so their blocks are cached at once as ever, and requests of the same
+    step share a prompt.
+    """
+
+    @functools.wraps(allocate_slots)
+    def allocate(request: Request, num_new_tokens: int, *args, **kwargs):
+        if num_new_tokens == 1:
+            kwargs["delay_cache_blocks"] = True
+        return allocate_slots(request, num_new_tokens, *args, **kwargs)
+
+    return allocate

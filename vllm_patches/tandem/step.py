@@ -14,7 +14,8 @@ class Step:
 
     ``last_hidden[m]`` are the hidden states, in the order of ``rows_written[m]``, that model m's logits come from; they
     are taken once, by the first call of ``compute_logits`` after the forward pass. ``aligned`` are the batch rows under
-    ``word_align='before'``, whose second samples come from ``both_hidden``.
+    ``word_align='before'``, whose second samples come from ``both_hidden``. ``held`` are, in the lazy mode, the leading
+    tokens of each row whose keys and values both models hold after the step.
     """
 
     num_scheduled: np.ndarray
@@ -22,6 +23,7 @@ class Step:
     samples: np.ndarray
     writers: np.ndarray
     aligned: np.ndarray
+    held: np.ndarray | None = None
     both_hidden: tuple[torch.Tensor, torch.Tensor] | None = None
     rows_written: list[np.ndarray] = dataclasses.field(default_factory=list)
     last_hidden: list[torch.Tensor | None] | None = None

@@ -238,8 +238,13 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         "vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots",
-        "hands blocks to the prefix cache; only full ones are found again, so a flush at block ends suffices",
-        Source(("self.coordinator.cache_blocks(request, num_tokens_to_cache)",)),
+        "wrapped in lazy mode: blocks that one-token queries fill are not cached here",
+        Source(("delay_cache_blocks: bool = False,", "self.coordinator.cache_blocks(request, num_tokens_to_cache)")),
+    ),
+    _tandem(
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.cache_blocks",
+        "called in lazy mode with the tokens that both models hold; caches full blocks only",
+        Signature(("self", "request", "num_computed_tokens")),
     ),
     _tandem(
         "vllm.v1.core.sched.scheduler:Scheduler.add_request",
@@ -268,7 +273,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         "vllm.v1.outputs:ModelRunnerOutput",
-        "carries `tandem_authors` as a plain attribute, which pickles",
+        "carries `tandem_authors` and `tandem_held` as plain attributes, which pickle",
         Fields(("req_ids", "req_id_to_index", "sampled_token_ids")),
     ),
     _tandem(

@@ -56,20 +56,25 @@ def test_a_second_turn_reads_the_blocks_the_first_turn_wrote(engine, jobs, expec
     assert engine.stats()["cached_tokens"] > sum(len(job.prompt) for job in jobs[:8])
 
 
-def test_without_the_flush_at_block_ends_the_second_turn_goes_wrong(engine, jobs, second_turns, expected_second):
-    """The negative control: invariant I3 dropped, and this suite must see it."""
-    runner = engine.runner
-    if runner.tandem_mode != "lazy":
-        pytest.skip("only the lazy mode has blocks to flush")
-    block_size, config = runner._cache_block_size, runner.tandem_config
-    runner._cache_block_size, runner.tandem_config = 1 << 30, dataclasses.replace(config, max_lag_tokens=1 << 30)
-    try:
-        engine.llm.reset_prefix_cache()
-        engine.run(jobs)
-        assert engine.run(second_turns) != expected_second
-    finally:
-        runner._cache_block_size, runner.tandem_config = block_size, config
-        engine.llm.reset_prefix_cache()
+@pytest.fixture
+def cached_as_in_stock_vllm(engine):
+    """Full blocks enter the prefix cache when they are allotted, whoever has written them: invariant I3 dropped."""
+    if engine.runner.tandem_mode != "lazy":
+        pytest.skip("only the lazy mode holds blocks back")
+    manager = engine.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager
+    held_back = vars(manager).pop("allocate_slots")
+    yield
+    manager.allocate_slots = held_back
+    engine.llm.reset_prefix_cache()
+
+
+def test_with_blocks_cached_as_in_stock_vllm_the_second_turn_goes_wrong(
+    engine, cached_as_in_stock_vllm, jobs, second_turns, expected_second
+):
+    """The negative control: this suite must see a block that only one model has written."""
+    engine.llm.reset_prefix_cache()
+    engine.run(jobs)
+    assert engine.run(second_turns) != expected_second
 
 
 def test_lazy_runs_one_model_where_one_writes(engine, jobs):
@@ -77,9 +82,43 @@ def test_lazy_runs_one_model_where_one_writes(engine, jobs):
     engine.run(jobs[1:2])
     stats = engine.stats()
     if engine.runner.tandem_mode == "lazy":
-        assert sum(stats["forwards"]) < 1.4 * stats["steps"]
+        assert sum(stats["forwards"]) < 1.3 * stats["steps"]
     else:
         assert stats["forwards"] == [stats["steps"], stats["steps"]]
+
+
+@pytest.mark.parametrize("settings", [dict(selection_strategy="senior"), dict(prob_senior=1.0)])
+def test_lazy_runs_the_prompt_alone_through_a_model_that_never_writes(engine, jobs, reference, settings):
+    if engine.runner.tandem_mode != "lazy":
+        pytest.skip("lock-step runs both models always")
+    job = dataclasses.replace(jobs[1], num_tokens=100, tandem=settings)
+    engine.llm.reset_prefix_cache()
+    engine.stats()
+    assert engine.run([job]) == [reference.write(job)]
+    junior, senior = engine.stats()["tokens"]
+    assert (junior, senior) == (len(job.prompt), len(job.prompt) + job.num_tokens - 1)
+    again = dataclasses.replace(
+        job, prompt=job.prompt + reference.write(job).token_ids, tandem=dict(selection_strategy="junior")
+    )
+    assert engine.run([again]) == [reference.write(again)], "the response's blocks were kept from the prefix cache"
+
+
+def test_catch_up_beyond_the_step_budget_takes_several_passes(engine, jobs, monkeypatch):
+    """All requests switch at once, each with a query of 30 tokens, in an engine made for 48 a pass."""
+    if engine.runner.tandem_mode != "lazy":
+        pytest.skip("only the lazy mode catches up")
+    sizes = {"run": [], "_run_once": []}
+    for forward in engine.runner._forwards:
+        for name, seen in sizes.items():
+            real = getattr(forward, name)
+            monkeypatch.setattr(
+                forward, name, lambda b, run, real=real, seen=seen: seen.append(run.lengths.sum()) or real(b, run)
+            )
+    turns = dict(selection_strategy="chunk", chunk_size=30)
+    company = [dataclasses.replace(job, prompt=jobs[0].prompt, num_tokens=70, tandem=turns) for job in jobs[:8]]
+    alone = engine.run(company[:1])
+    assert engine.run(company) == 8 * alone
+    assert max(sizes["run"]) > 48 >= max(sizes["_run_once"])
 
 
 @pytest.mark.parametrize(("p", "author"), [(1.0, 1), (0.0, 0)])

@@ -1,5 +1,6 @@
 """Author schedules on scripted token streams, and the batch form against the scalar form."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -133,6 +134,17 @@ def test_certain_probabilities_are_certain(params, tokens):
         for p in (0, 1, 0.0, 1.0):
             certain = ScheduleParams(params.selection_strategy, p, seed=params.seed, request=params.request)
             assert authorship(tokens, certain, {WORD}) == [int(p)] * len(tokens)
+
+
+@given(any_params, st.sampled_from([0.0, 0.3, 1.0]), any_tokens)
+def test_one_author_is_claimed_where_it_is_certain_and_nowhere_else(params, p, tokens):
+    params = dataclasses.replace(params, prob_senior=p)
+    mask = authorship(tokens, params, boundary_of(params))
+    assert not params.has_one_author or len(set(mask)) <= 1
+    assert params.has_one_author == (
+        params.selection_strategy in ("senior", "junior")
+        or (params.selection_strategy in ("word", "bernoulli") and p in (0, 1))
+    )
 
 
 @given(params=any_params, tokens=any_tokens, cut=st.integers(0, 120))
