@@ -8,6 +8,7 @@ Either way nothing can hang: formulas are compared in worker processes with a ti
 """
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from collections.abc import Sequence
@@ -221,6 +222,7 @@ def score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], **option
         (item, item.submit(pool, settings.time_limit)) if isinstance(item, _Pending) else (item, None)
         for item in prepared
     ]
+    concurrent.futures.wait([future for _, future in running if future])  # wakes once
     results: list[Any] = []
     for item, future in running:
         outcome = future.result() if future else None

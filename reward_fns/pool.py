@@ -8,28 +8,35 @@ task only. Why not a ready-made pool: README.md, "The pool".
 """
 
 import asyncio
+import concurrent.futures
 import enum
 import marshal
 import os
 import pickle
 import queue
+import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from reward_fns.errors import OptionError, PoolError
+from reward_fns.nursery import Nursery
 from reward_fns.zygote import HEADER, MAX_REPLY_BYTES, resolve
 
-START_LIMIT = 120.0
-"""Seconds that the first import in the warm process may take."""
+MOST_AT_ONCE = 8
+"""Quick tasks that one worker is sent together."""
+MOMENT = 0.02
+"""Seconds of work, as far as can be foreseen, that a worker is sent together."""
+LONGEST_WAIT = 0.05
+"""Seconds after which a slot looks for replies that were not announced."""
+MOST_BYTES_AHEAD = 32 << 10
+"""Bytes sent beyond the first task: they fit a socket's buffer, so nobody waits to send to one who waits to send."""
 
 
 class Kind(enum.StrEnum):
@@ -58,186 +65,140 @@ class Outcome:
 class _Task:
     payload: bytes
     time_limit: float
+    retries: int
     future: Future
 
 
-class _Nursery:
-    """The warm process, started at first need and again whenever it is found dead."""
-
-    def __init__(self, preload: Sequence[str]):
-        self._preload = tuple(preload)
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
-        self._control: socket.socket | None = None
-        self._closed = False
-
-    def fork(self, memory_limit: int) -> tuple[int, socket.socket]:
-        """A new worker.
-
-        Returns:
-            Its process id and our end of its connection.
-
-        Raises:
-            PoolError: the warm process could not be started.
-        """
-        with self._lock:
-            for attempt in (1, 2):
-                self._start()
-                ours, theirs = socket.socketpair()
-                try:
-                    with theirs:
-                        socket.send_fds(self._control, [b"F%d" % memory_limit], [theirs.fileno()])
-                    return int(self._reply()), ours
-                except (OSError, ValueError) as error:
-                    ours.close()
-                    self._stop()
-                    if attempt == 2:
-                        raise PoolError(f"no worker could be started: {error}") from error
-        raise AssertionError("unreachable")
-
-    def reap(self, pid: int, born_of: int) -> int | None:
-        """Kill a worker if it still lives; its exit code (negative: a signal), or None when nobody is left to ask."""
-        with self._lock:
-            if self._process is None or self._process.pid != born_of:
-                return None  # its parent died, and the kernel took the worker with it
-            try:
-                self._control.send(b"R%d" % pid)
-                return int(self._reply())
-            except (OSError, ValueError):
-                self._stop()
-                return None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process else 0
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._stop()
-
-    def forget(self) -> None:
-        """After a fork: let go of the parent's warm process without harming it."""
-        self._lock = threading.Lock()
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.returncode = 0  # not our child: no wait, no warning
-        self._process = self._control = None
-
-    def _reply(self) -> bytes:
-        message = self._control.recv(4096)
-        if not message:
-            raise ConnectionError("the warm process has died")
-        return message
-
-    def _start(self) -> None:
-        if self._closed:
-            raise PoolError("the pool is closed")
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._stop()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in [root, *sys.path] if p))
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "reward_fns.zygote",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    *self._preload,
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-        self._control = ours
-        ours.settimeout(START_LIMIT)
-        hello = self._reply()
-        if hello != b"ready":
-            raise ConnectionError(hello.decode("utf-8", "replace"))
-        ours.settimeout(30.0)
-
-    def _stop(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._control = None
-
-
 class _Worker(threading.Thread):
-    """One slot: a thread of the parent that owns one worker process and feeds it."""
+    """One slot: a thread of the parent that owns one worker process and feeds it.
 
-    def __init__(self, tasks: queue.SimpleQueue, nursery: _Nursery, memory_limit: int, retries: int):
+    Quick tasks are sent several at a time: the worker goes from one to the next by itself, and the parent, which has no
+    core of its own, wakes once for several replies. Each task has its own time limit all the same, counted from the
+    moment its forerunner ended, and what a worker had not begun when it died goes back into the queue.
+    """
+
+    def __init__(self, tasks: queue.SimpleQueue, nursery: Nursery, memory_limit: int, slots: int):
         super().__init__(name="reward_fns.pool", daemon=True)
         self._tasks = tasks
         self._nursery = nursery
         self._memory_limit = memory_limit
-        self._retries = retries
+        self._slots = slots
+        self._usual_seconds = 1.0
         self._pid = 0
         self._born_of = 0
         self._connection: socket.socket | None = None
+        self._bell = -1
+        self._received = bytearray()
 
     def run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            if task.future.set_running_or_notify_cancel():
-                outcome = self._perform(task)
-                for _ in range(self._retries):
-                    if outcome.kind is Kind.KILLED:
-                        outcome = self._perform(task)
+        while batch := self._take():
+            ended = 0
+            for task, outcome in zip(batch, self._perform(batch), strict=False):
+                self._usual_seconds = 0.5 * (self._usual_seconds + outcome.seconds)
+                if outcome.kind is Kind.KILLED and task.retries:
+                    task.retries -= 1
+                    break
                 task.future.set_result(outcome)
-            del task
+                ended += 1
+            self._put_back(batch[ended:])
+            del batch, task, outcome
         self._bury()
 
-    def _perform(self, task: _Task) -> Outcome:
+    def _take(self) -> list[_Task]:
+        """The next tasks for this worker: as many as it does in a moment and leave enough for the others."""
+        batch: list[_Task] = []
+        quick = int(MOMENT / max(self._usual_seconds, MOMENT / MOST_AT_ONCE))
+        most = max(1, min(quick, 1 + self._tasks.qsize() // (2 * self._slots)))
+        room = MOST_BYTES_AHEAD
+        while len(batch) < most:
+            try:
+                task = self._tasks.get(block=not batch)
+            except queue.Empty:
+                break
+            if batch and (task is None or len(task.payload) > room):
+                self._put_back([task])
+                break
+            if task is None:
+                break
+            if task.future.running() or task.future.set_running_or_notify_cancel():
+                room -= len(task.payload) if batch else 0
+                batch.append(task)
+        return batch
+
+    def _put_back(self, tasks: list[_Task | None]) -> None:
+        for task in tasks:
+            self._tasks.put(task)
+        if tasks and self._nursery.closed:
+            _give_up(self._tasks)  # who closed the pool may have looked for waiting tasks before the put
+
+    def _perform(self, batch: list[_Task]) -> Iterator[Outcome]:
+        """The outcomes of the tasks in their order, up to the first that costs the worker its life."""
         try:
             if self._connection is None:
-                self._pid, self._connection = self._nursery.fork(self._memory_limit)
+                self._pid, self._connection, self._bell = self._nursery.fork(self._memory_limit)
                 self._born_of = self._nursery.pid
         except (OSError, PoolError) as error:
-            return Outcome(Kind.POOL_DOWN, detail=str(error)[:500])
+            yield Outcome(Kind.POOL_DOWN, detail=str(error)[:500])
+            return
         started = time.monotonic()
-        deadline = started + task.time_limit
-        try:
-            self._connection.settimeout(task.time_limit)
-            self._connection.sendall(HEADER.pack(len(task.payload)) + task.payload)
-            length = HEADER.unpack(self._read(HEADER.size, deadline))[0]
-            if length > MAX_REPLY_BYTES:
-                raise ConnectionError("a reply longer than a worker may send")
-            body = self._read(length + 1, deadline)
-            kind, value, seconds = marshal.loads(body[1:])
-        except TimeoutError:
-            self._bury()
-            return Outcome(Kind.TIME_OUT, detail=f"over {task.time_limit:g} s", seconds=time.monotonic() - started)
-        except (OSError, ValueError, EOFError, TypeError):
-            return self._post_mortem(time.monotonic() - started)
-        if body[0]:
-            self._bury()
-        if kind == "done":
-            return Outcome(Kind.DONE, value=value, seconds=seconds)
-        return Outcome(Kind(kind), detail=value, seconds=seconds)
+        for place, task in enumerate(batch):
+            try:
+                if place == 0:
+                    self._send(batch)
+                retires, kind, value, seconds, ended = self._reply(started + task.time_limit)
+            except TimeoutError:
+                self._bury()
+                detail = f"over {task.time_limit:g} s"
+                yield Outcome(Kind.TIME_OUT, detail=detail, seconds=time.monotonic() - started)
+                return
+            except (OSError, ValueError, EOFError, TypeError):
+                yield self._post_mortem(time.monotonic() - started)
+                return
+            if retires:
+                self._bury()
+            yield Outcome(kind, seconds=seconds, **{"value" if kind is Kind.DONE else "detail": value})
+            if retires:
+                return
+            started = min(ended, time.monotonic())
 
-    def _read(self, count: int, deadline: float) -> bytes:
-        parts = []
-        while count:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            self._connection.settimeout(remaining)
-            part = self._connection.recv(min(count, 1 << 20))
-            if not part:
-                raise ConnectionError
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+    def _send(self, batch: list[_Task]) -> None:
+        last = len(batch) - 1
+        parts = (HEADER.pack(len(t.payload), place < last) + t.payload for place, t in enumerate(batch))
+        self._connection.settimeout(batch[0].time_limit)
+        self._connection.sendall(b"".join(parts))
+        self._connection.settimeout(0)
+
+    def _reply(self, deadline: float) -> tuple[bool, Kind, Any, float, float]:
+        """Whether the worker retires, what became of the task, its value or detail, its seconds, and when it ended."""
+        length, retires = HEADER.unpack(self._read(HEADER.size, deadline, self._bell))
+        if length > MAX_REPLY_BYTES:
+            raise ConnectionError("a reply longer than a worker may send")
+        kind, value, seconds, ended = marshal.loads(self._read(length, deadline, self._connection))
+        return retires, Kind(kind), value, seconds, ended
+
+    def _read(self, count: int, deadline: float, sign: int | socket.socket) -> bytes:
+        while len(self._received) < count:
+            try:
+                part = self._connection.recv(1 << 16)
+                if not part:
+                    raise ConnectionError
+                self._received += part
+            except BlockingIOError:
+                self._wait(deadline, sign)
+        found = bytes(self._received[:count])
+        del self._received[:count]
+        return found
+
+    def _wait(self, deadline: float, sign: int | socket.socket) -> None:
+        """Until there is something to read from `sign`: the bell or, within a reply, the connection. Not for long: a
+        worker that hangs does not ring for what it did before."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        waiting = select.poll()
+        waiting.register(sign, select.POLLIN)
+        if waiting.poll(1000 * min(remaining, LONGEST_WAIT)) and sign == self._bell:
+            os.read(self._bell, 64)
 
     def _post_mortem(self, seconds: float) -> Outcome:
         code = self._bury()
@@ -246,16 +207,21 @@ class _Worker(threading.Thread):
         return Outcome(Kind.CRASH, detail=f"the worker ended with exit code {code}", seconds=seconds)
 
     def _bury(self) -> int | None:
+        self._received.clear()
         if self._connection is None:
             return None
-        self._connection.close()
-        self._connection = None
+        self._hang_up()
         return self._nursery.reap(self._pid, self._born_of)
 
     def let_go(self) -> None:
-        """After a fork: close the copy of the connection."""
+        """After a fork: close the copies of the connection and the bell."""
         if self._connection is not None:
-            self._connection.close()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._connection.close()
+        os.close(self._bell)
+        self._connection, self._bell = None, -1
 
 
 class Pool:
@@ -315,7 +281,7 @@ class Pool:
                 raise PoolError("the pool is closed")
             if not self._slots:
                 self._start()
-            self._tasks.put(_Task(payload, time_limit or self.time_limit, future))
+            self._tasks.put(_Task(payload, time_limit or self.time_limit, self.retries, future))
         return future
 
     def run(self, function: Callable | str, *args, time_limit: float | None = None, **kwargs) -> Outcome:
@@ -325,6 +291,7 @@ class Pool:
     def map(self, function: Callable | str, rows: Iterable[tuple], time_limit: float | None = None) -> list[Outcome]:
         """Do one call for each row of arguments and wait for all of them; outcomes in the order of the rows."""
         futures = [self.submit(function, *row, time_limit=time_limit) for row in rows]
+        concurrent.futures.wait(futures)  # wakes once
         return [future.result() for future in futures]
 
     async def arun(self, function: Callable | str, *args, time_limit: float | None = None, **kwargs) -> Outcome:
@@ -350,12 +317,12 @@ class Pool:
         self._lock = threading.Lock()
         self._tasks: queue.SimpleQueue = queue.SimpleQueue()
         self._slots: list[_Worker] = []
-        self._nursery = _Nursery(self._preload)
+        self._nursery = Nursery(self._preload)
         self._finalizer: weakref.finalize | None = None
 
     def _start(self) -> None:
         self._slots = [
-            _Worker(self._tasks, self._nursery, self.memory_limit, self.retries) for _ in range(self.workers)
+            _Worker(self._tasks, self._nursery, self.memory_limit, self.workers) for _ in range(self.workers)
         ]
         self._finalizer = weakref.finalize(self, _shut_down, self._tasks, self._nursery, self.workers)
         for slot in self._slots:
@@ -370,19 +337,26 @@ class Pool:
         self._reset()
 
 
-def _shut_down(tasks: queue.SimpleQueue, nursery: _Nursery, workers: int) -> None:
+def _shut_down(tasks: queue.SimpleQueue, nursery: Nursery, workers: int) -> None:
     nursery.close()
-    pending = []
-    while not tasks.empty():
-        try:
-            pending.append(tasks.get_nowait())
-        except queue.Empty:
-            break
-    for task in pending:
-        if task is not None and task.future.set_running_or_notify_cancel():
-            task.future.set_result(Outcome(Kind.POOL_DOWN, detail="the pool was closed"))
+    _give_up(tasks)
     for _ in range(workers):
         tasks.put(None)
+
+
+def _give_up(tasks: queue.SimpleQueue) -> None:
+    """End what waits in the queue of a closed pool; the sign for the slots to stop stays in it."""
+    waiting = []
+    while not tasks.empty():
+        try:
+            waiting.append(tasks.get_nowait())
+        except queue.Empty:
+            break
+    for task in waiting:
+        if task is None:
+            tasks.put(None)
+        elif task.future.running() or task.future.set_running_or_notify_cancel():
+            task.future.set_result(Outcome(Kind.POOL_DOWN, detail="the pool was closed"))
 
 
 def reference_of(function: Callable) -> str:

@@ -20,27 +20,15 @@ import struct
 import sys
 import time
 
-HEADER = struct.Struct("!Q")
+HEADER = struct.Struct("!Q?")
+"""Before a request: its length, and whether another comes with it. Before a reply: its length, and whether the worker
+retires."""
 MAX_REPLY_BYTES = 16 << 20
+MOST_BYTES_UNSAID = 16 << 10
+"""Bytes of replies, at most, that lie in the socket unannounced: they must fit its buffer."""
+MOST_SECONDS_UNSAID = 0.01
 _PLAIN_SCALARS = (type(None), bool, int, float, str, bytes)
 _PR_SET_PDEATHSIG = 1
-
-
-def receive(connection: socket.socket) -> bytes | None:
-    """One length-prefixed message, or None at end of file."""
-    header = _receive_exactly(connection, HEADER.size)
-    return None if header is None else _receive_exactly(connection, HEADER.unpack(header)[0])
-
-
-def _receive_exactly(connection: socket.socket, count: int) -> bytes | None:
-    parts = []
-    while count:
-        part = connection.recv(min(count, 1 << 20))
-        if not part:
-            return None
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def resolve(reference: str):
@@ -75,7 +63,8 @@ def answer(request: bytes) -> tuple[bytes, bool]:
     """Run one request.
 
     Returns:
-        The marshalled reply `(kind, value, seconds)`, and whether the worker must retire (its memory was exhausted).
+        The marshalled reply `(kind, value, seconds, end)`, `end` by the clock of time.monotonic, and whether the
+        worker must retire (its memory was exhausted).
     """
     started = time.perf_counter()
     retire = False
@@ -83,7 +72,7 @@ def answer(request: bytes) -> tuple[bytes, bool]:
         reference, args, kwargs = pickle.loads(request)
         value = resolve(reference)(*args, **kwargs)
         check_plain(value)
-        reply = marshal.dumps(("done", value, time.perf_counter() - started))
+        reply = marshal.dumps(("done", value, time.perf_counter() - started, time.monotonic()))
         if len(reply) > MAX_REPLY_BYTES:
             raise ValueError(f"the result takes {len(reply)} bytes, more than {MAX_REPLY_BYTES}")
         return reply, False
@@ -93,24 +82,42 @@ def answer(request: bytes) -> tuple[bytes, bool]:
         kind, detail = "raised", f"{type(error).__name__}: {error}"[:500]
     except SystemExit as error:
         kind, detail = "raised", f"SystemExit: {error.code!r}"[:500]
-    return marshal.dumps((kind, detail, time.perf_counter() - started)), retire
+    return marshal.dumps((kind, detail, time.perf_counter() - started, time.monotonic())), retire
 
 
-def _address_space() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
+def _address_space(statm: int) -> int:
+    return int(os.pread(statm, 64, 0).split()[0]) * resource.getpagesize()
 
 
-def work(connection: socket.socket, memory_limit: int) -> None:
-    """The loop of one worker: one request at a time, until end of file or until its memory has grown."""
-    base = _address_space()
+def work(connection: socket.socket, bell: int, memory_limit: int) -> None:
+    """The loop of one worker: one request after the other, until end of file or until its memory has grown.
+
+    Replies are sent at once, but the parent sleeps until the bell: after the last of several requests, and in between
+    when it has been silent for long.
+    """
+    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    requests = connection.makefile("rb", buffering=1 << 16)
+    base = _address_space(statm)
     resource.setrlimit(resource.RLIMIT_AS, (base + memory_limit, resource.RLIM_INFINITY))
-    while (request := receive(connection)) is not None:
-        reply, retire = answer(request)
+    unsaid, rang = 0, time.monotonic()
+    while header := requests.read(HEADER.size):
+        length, more = HEADER.unpack(header)
+        reply, retire = answer(requests.read(length))
         # A cache that grew must not eat the allowance of the next sample, which would then fail for its neighbour's
         # sake.
-        retire = retire or _address_space() - base > memory_limit // 2
-        connection.sendall(HEADER.pack(len(reply)) + (b"\1" if retire else b"\0") + reply)
+        retire = retire or _address_space(statm) - base > memory_limit // 2
+        unsaid += len(reply)
+        header = HEADER.pack(len(reply), retire)
+        if unsaid > MOST_BYTES_UNSAID:
+            connection.sendall(header)
+            os.write(bell, b"!")  # the parent finds the header and stays awake for the rest
+            connection.sendall(reply)
+        else:
+            connection.sendall(header + reply)
+        now = time.monotonic()
+        if retire or not more or unsaid > MOST_BYTES_UNSAID or now - rang > MOST_SECONDS_UNSAID:
+            os.write(bell, b"!")
+            unsaid, rang = 0, now
         if retire:
             return
 
@@ -122,7 +129,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _become_worker(connection: socket.socket, zygote: int, memory_limit: int) -> None:
+def _become_worker(connection: socket.socket, bell: int, zygote: int, memory_limit: int) -> None:
     _die_with(zygote)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -131,7 +138,7 @@ def _become_worker(connection: socket.socket, zygote: int, memory_limit: int) ->
     except OSError:
         pass  # a container may forbid it; then the kernel chooses by size alone
     try:
-        work(connection, memory_limit)
+        work(connection, bell, memory_limit)
     except (ConnectionError, KeyboardInterrupt):
         pass
     finally:
@@ -148,7 +155,7 @@ def serve(control: socket.socket, parent: int) -> None:
             if os.getppid() != parent:
                 return
             continue
-        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 64, 2)
         if not message:
             return
         command, number = message[:1], int(message[1:])
@@ -157,8 +164,9 @@ def serve(control: socket.socket, parent: int) -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                _become_worker(connection, zygote, number)
+                _become_worker(connection, descriptors[1], zygote, number)
             connection.close()
+            os.close(descriptors[1])
             control.send(b"%d" % pid)
         else:
             # Unreaped until now, so the number cannot have passed to a stranger.

@@ -85,7 +85,8 @@ def test_the_vote_is_thirty_times_faster_than_pairwise_double_parsing(capsys):
 
 @pytest.mark.timeout(280)
 def test_the_pool_costs_at_most_a_third_more_than_bare_parse_and_verify(capsys):
-    rows = MIX[:8]
+    # Half a second of work a round: what else the machine does for a moment weighs less.
+    rows = 6 * MIX[:8]
     golds = [row["gold"] for row in rows for _ in row["responses"]]
     score_batch([MIX[0]["responses"][0]] * 4, [r"\sqrt{2}"] * 4, workers=CORES)
     ratios, lenient, least = [], [], [float("inf")] * 2

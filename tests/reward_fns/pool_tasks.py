@@ -12,6 +12,16 @@ def double(x):
     return 2 * x
 
 
+def note(path, number):
+    with open(path, "a") as journal:
+        journal.write(f"{number}\n")
+    return number
+
+
+def reverse(text):
+    return text[::-1]
+
+
 def whoami():
     return os.getpid()
 
