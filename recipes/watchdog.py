@@ -3,8 +3,8 @@
 verl waits without a limit in several places (the replay buffer polls until enough groups are finished, a weight sync
 waits for an engine), so a killed agent loop, server or engine can leave the driver silent. This thread of the driver
 watches the actors of its own Ray job on every node, and the vLLM engine processes on this host, and notes the shared
-memory those map, which a kill would leave behind. After a death it gives
-verl a moment to end by itself, then says which process died and ends the run with a non-zero exit code.
+memory those map, which a kill would leave behind. After a death it gives verl a moment to end by itself, then says
+which process died and ends the run with a non-zero exit code.
 """
 
 import os

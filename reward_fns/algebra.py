@@ -2,8 +2,8 @@ r"""math-verify, as the workers of the pool use it. Nothing here is bounded in t
 outside a worker.
 
 math-verify bounds itself with SIGALRM, which fails outside the main thread and cannot stop a C loop, so its own
-time-outs are off. No
-parsed object is ever turned into a string: for some that takes longer than the age of the universe.
+time-outs are off. No parsed object is ever turned into a string: for some that takes longer than the age of the
+universe.
 """
 
 import functools
@@ -152,11 +152,9 @@ def partition(texts: list[str], pairs: list[tuple[str, str]]) -> tuple[list[int]
 def reference_matrix(texts: list[str]) -> list[list[bool]]:
     """SeRL's equality of every pair of texts, each text parsed once where the original parses it for every pair.
 
-    The diagonal says whether a text equals another copy of itself: one in which nothing parses raises in the
-    original, which takes
-    that for unequal. `verify` with the other as gold is tried when the first direction fails. The original's
-    time-outs of 5 seconds are
-    kept: a worker has a main thread for them.
+    The diagonal says whether a text equals another copy of itself: one in which nothing parses raises in the original,
+    which takes that for unequal. `verify` with the other as gold is tried when the first direction fails. The
+    original's time-outs of 5 seconds are kept: a worker has a main thread for them.
     """
     parsed = [parse(text, _REFERENCE) for text in texts]
     size = len(texts)

@@ -1,11 +1,9 @@
 """The published case table, and how any grader fares on it: `python -m reward_fns.cases
 their_module:their_compute_score`.
 
-Each row of `tests/reward_fns/cases/*.jsonl` holds `id`, `gold`, `response`, `expected` (1.0, 0.0 or "skip"),
-`reason` (the reason our
-strict rule gives), `why` (what the row is about) and, for multiple choice, `style`. The table ships with the
-source tree and not with
-the wheel; point `load_cases` at the folder when the package is installed elsewhere.
+Each row of `tests/reward_fns/cases/*.jsonl` holds `id`, `gold`, `response`, `expected` (1.0, 0.0 or "skip"), `reason`
+(the reason our strict rule gives), `why` (what the row is about) and, for multiple choice, `style`. The table ships
+with the source tree and not with the wheel; point `load_cases` at the folder when the package is installed elsewhere.
 """
 
 import json

@@ -49,9 +49,9 @@ def scoped(response: str, answer_scope: AnswerScope = "final") -> str:
 def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extraction:
     r"""The content of the last `\boxed{}` or `\fbox{}`, which must be closed.
 
-    Nested braces and escaped braces are honoured. A box inside a box is written out in its place. A last box
-    without braces
-    (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier one.
+    Nested braces and escaped braces are honoured. A box inside a box is written out in its place. A last box without
+    braces (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier
+    one.
     """
     if len(response) > MAX_RESPONSE_CHARS:
         return Extraction("", "too_long")

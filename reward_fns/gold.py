@@ -13,9 +13,8 @@ MAX_GOLD_CHARS = 100_000
 def gold_answers(ground_truth: Any) -> tuple[tuple[str, ...], str]:
     r"""The accepted answers and, when there is none, the problem.
 
-    A string is bare LaTeX, a worked solution with a `\boxed{}`, or ends in `#### answer`. A number is taken as
-    written. A list, tuple or
-    array holds alternatives, each of which is right.
+    A string is bare LaTeX, a worked solution with a `\boxed{}`, or ends in `#### answer`. A number is taken as written.
+    A list, tuple or array holds alternatives, each of which is right.
     """
     if not isinstance(ground_truth, str | list | tuple) and callable(getattr(ground_truth, "tolist", None)):
         ground_truth = ground_truth.tolist()

@@ -1,11 +1,10 @@
 """A language model as the judge, behind any OpenAI-compatible endpoint: one grade, or a preference between two
 responses.
 
-An endpoint that is down, slow or talks nonsense costs a Skip, never a zero: transport faults are retried a
-bounded number of times with
-jitter, and after several failures in a row the circuit opens and calls are not even tried for a while. The
-verdict must carry a random
-word drawn after the response was written, so that no verdict forged inside the response can be taken for the judge's.
+An endpoint that is down, slow or talks nonsense costs a Skip, never a zero: transport faults are retried a bounded
+number of times with jitter, and after several failures in a row the circuit opens and calls are not even tried for a
+while. The verdict must carry a random word drawn after the response was written, so that no verdict forged inside the
+response can be taken for the judge's.
 
 Needs the extra `judge` (openai, tenacity), imported at the first call.
 """

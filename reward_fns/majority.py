@@ -79,13 +79,10 @@ def majority_vote(
 ) -> Vote:
     """Vote over the responses of one group, of any size.
 
-    Default convention: an answer is the last closed box, else what follows "the answer is", else a response that
-    is nothing but an answer;
-    everything else abstains, and so does an answer that cannot be parsed or checked within the time limit. Equal
-    answers are
-    one class (closed transitively, so the outcome does not depend on the order). The largest class wins; fewer
-    than `min_answers`
-    answers, or a tie for the largest, decide nothing.
+    Default convention: an answer is the last closed box, else what follows "the answer is", else a response that is
+    nothing but an answer; everything else abstains, and so does an answer that cannot be parsed or checked within the
+    time limit. Equal answers are one class (closed transitively, so the outcome does not depend on the order). The
+    largest class wins; fewer than `min_answers` answers, or a tie for the largest, decide nothing.
 
     Args:
         responses: texts; anything but a string abstains.

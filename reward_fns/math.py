@@ -1,9 +1,8 @@
 r"""Score an answer in mathematics: the function to name in a verl job, its batch and async forms.
 
 `strict`, the default, is meant for training: the answer is what stands in the last closed `\boxed{}` after the
-thinking, and it is
-compared by the written policy of README.md. `lenient` is meant for evaluation: math-verify with its defaults on
-the whole response.
+thinking, and it is compared by the written policy of README.md. `lenient` is meant for evaluation: math-verify with its
+defaults on the whole response.
 Either way nothing can hang: formulas are compared in worker processes with a time and a memory limit.
 """
 

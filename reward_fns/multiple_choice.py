@@ -1,8 +1,7 @@
 """Answers that are a letter: exactly one must be named, so that hedging between options never pays.
 
 `finish_letter` is the rule of LPR (Jiao et al. 2024, data/general.py after its "fix_hack"); `mmlu_pro_letter` the
-three-stage extraction
-of MMLU-Pro (evaluate_from_local.py), without its random guess.
+three-stage extraction of MMLU-Pro (evaluate_from_local.py), without its random guess.
 """
 
 import re
@@ -62,9 +61,8 @@ def strict_letter(response: str, letters: str = "ABCDEFGHIJ", answer_scope: str 
     r"""The one letter of the last answer given, as `Finish[...]`, `\boxed{}` or "the answer is (X)"; a box comes
     before phrases.
 
-    Only what stands inside the brackets, in the box, or in the first sentence after the phrase counts, and it
-    must name exactly one option
-    (the same one twice is one).
+    Only what stands inside the brackets, in the box, or in the first sentence after the phrase counts, and it must name
+    exactly one option (the same one twice is one).
 
     Returns:
         `(letter, "")`, or `("", reason)` with reason `missing`, `multiple` or what `extract_boxed` says.

@@ -2,8 +2,7 @@ r"""Plain numbers in answers, read exactly: the written policy on percent, decim
 notation.
 
 A number is read as a fraction of integers, never as a float, so that 0.1 and 0.1000001 differ and 1/2^99 is not
-0. The policy is
-tabulated in README.md, "How numbers are read".
+0. The policy is tabulated in README.md, "How numbers are read".
 """
 
 import re

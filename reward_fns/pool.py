@@ -1,10 +1,8 @@
 """Run untrusted work in processes that can be killed: a wall-clock and a memory limit for each task.
 
-A pool belongs to the process that uses it. It may be called from any number of threads and event loops; after a
-fork the
-child starts a pool of its own at first use; nothing outlives the parent, even one killed by SIGKILL. A worker
-that dies costs its own
-task only. Why not a ready-made pool: README.md, "The pool".
+A pool belongs to the process that uses it. It may be called from any number of threads and event loops; after a fork
+the child starts a pool of its own at first use; nothing outlives the parent, even one killed by SIGKILL. A worker that
+dies costs its own task only. Why not a ready-made pool: README.md, "The pool".
 """
 
 import asyncio
@@ -174,7 +172,7 @@ class _Worker(threading.Thread):
         if length > MAX_REPLY_BYTES:
             raise ConnectionError("a reply longer than a worker may send")
         kind, value, seconds, ended = marshal.loads(self._read(length, deadline, self._connection))
-        return retires, Kind(kind), value, seconds, ended
+        return retires, Kind(kind), value, float(seconds), float(ended)
 
     def _read(self, count: int, deadline: float, sign: int | socket.socket) -> bytes:
         while len(self._received) < count:
@@ -387,9 +385,8 @@ def shared_pool(workers: int | None = None, memory_limit: int = 1 << 30) -> Pool
     """The pool of this process with these limits, made at first need.
 
     Args:
-        workers: default: the environment variable REWARD_FNS_WORKERS, else 2 (verl runs several reward workers
-            per node, and
-            each has a pool of its own).
+        workers: default: the environment variable REWARD_FNS_WORKERS, else 2 (verl runs several reward workers per
+            node, and each has a pool of its own).
     """
     if workers is None:
         workers = int(os.environ.get("REWARD_FNS_WORKERS", "2"))

@@ -1,12 +1,10 @@
 """What judging one response comes to: a Score, a Skip or a Fail, and the one set of keys that reaches verl.
 
-The rule. A fault of the response (it takes too long to check, too much memory, cannot be parsed, is malformed) is
-a Score of 0 with a
-reason: were it skipped, a policy would learn to escape its zeros. A fault of the infrastructure (an endpoint, the
-    pool, a missing or
-unparsable gold answer, a reward function that raises or returns no number) is a Skip: a zero would train the
-model on noise. When
-more of a batch is skipped than the budget allows, it is a Fail, and the run stops with the reason.
+The rule. A fault of the response (it takes too long to check, too much memory, cannot be parsed, is malformed) is a
+Score of 0 with a reason: were it skipped, a policy would learn to escape its zeros. A fault of the infrastructure (an
+endpoint, the pool, a missing or unparsable gold answer, a reward function that raises or returns no number) is a Skip:
+a zero would train the model on noise. When more of a batch is skipped than the budget allows, it is a Fail, and the run
+stops with the reason.
 """
 
 import math
@@ -117,12 +115,10 @@ def normalise(raw: Any) -> Result:
     """The result that a user's reward function meant. Never raises, never prints what it was given.
 
     A finite number, a bool, a numpy or torch scalar is a Score. A mapping must hold `score` (or be what `to_verl`
-    made); `reason`,
-    `pred`, `acc` and `seconds` are taken along, other keys are dropped. None is a Skip, as in TRL. NaN and
-    infinity are a Skip too: they
-    say that the reward code failed to compute, not that the response is wrong, and no response can produce one
-    through the functions
-    of this package. Anything else (a string, a list, an object) is a Skip that names its type.
+    made); `reason`, `pred`, `acc` and `seconds` are taken along, other keys are dropped. None is a Skip, as in TRL. NaN
+    and infinity are a Skip too: they say that the reward code failed to compute, not that the response is wrong, and no
+    response can produce one through the functions of this package. Anything else (a string, a list, an object) is a
+    Skip that names its type.
     """
     if isinstance(raw, Score | Skip | Fail):
         return raw
@@ -157,9 +153,8 @@ def _from_mapping(raw: Mapping) -> Result:
 def to_verl(result: Result) -> dict[str, float | str]:
     """The result as verl's reward loop carries it: always the keys VERL_KEYS, floats and strings only.
 
-    A Skip or Fail has `score` 0.0, because verl needs a number there, and is told apart by `status` and by
-    `skipped` (1.0), whose
-    mean verl's validation reports; our reward manager and group hook take it out of the group.
+    A Skip or Fail has `score` 0.0, because verl needs a number there, and is told apart by `status` and by `skipped`
+    (1.0), whose mean verl's validation reports; our reward manager and group hook take it out of the group.
     """
     if not isinstance(result, Score | Skip | Fail):
         raise ResultError(

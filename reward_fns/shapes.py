@@ -1,9 +1,8 @@
 r"""The outer structure of an answer: a single expression, a list, a set, a bracketed tuple or interval, a union,
 a matrix.
 
-Structure is compared here and never by the algebra behind it, which takes a subset of a list for the list and
-`n=2,3,4` for
-`n=1,2,3`. Works on `reward_fns.answer.normal_form`.
+Structure is compared here and never by the algebra behind it, which takes a subset of a list for the list and `n=2,3,4`
+for `n=1,2,3`. Works on `reward_fns.answer.normal_form`.
 """
 
 import re

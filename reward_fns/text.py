@@ -75,9 +75,9 @@ _ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]{1,200})\)|\{([^{
 def clean(text: str) -> str:
     """One spelling for what looks the same: NFKC, ASCII digits, LaTeX for mathematical signs, no invisible characters.
 
-    Superscripts, subscripts and vulgar fractions are written out first, since NFKC alone would turn 5² into 52.
-    Lone surrogates become
-    U+FFFD and control characters become spaces: neither may silently join what stood on its two sides.
+    Superscripts, subscripts and vulgar fractions are written out first, since NFKC alone would turn 5² into 52. Lone
+    surrogates become U+FFFD and control characters become spaces: neither may silently join what stood on its two
+    sides.
     """
     if not text.isascii():
         text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
@@ -110,9 +110,8 @@ _THINK_TAG = re.compile(r"<\s{0,3}(/?)\s{0,3}(?:think|thinking|thought|reasoning
 def after_thinking(text: str) -> str:
     """The part of a response that is addressed to the reader.
 
-    Everything up to the last closing tag is thinking (the opening one often stands in the prompt); so is
-    everything from an opening
-    tag that is never closed.
+    Everything up to the last closing tag is thinking (the opening one often stands in the prompt); so is everything
+    from an opening tag that is never closed.
     """
     final_start, opened = 0, None
     for tag in _THINK_TAG.finditer(text):

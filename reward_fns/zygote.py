@@ -1,9 +1,8 @@
 """The child side of `reward_fns.pool`: a warm process that forks workers, and the loop that a worker runs.
 
 Started as `python -P -m reward_fns.zygote <fd> <parent pid> <module> ...`. It imports the named modules once, so that a
-replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one
-thread, which is what
-makes the fork safe whatever threads, event loops or Ray actors live in the parent.
+replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one thread,
+which is what makes the fork safe whatever threads, event loops or Ray actors live in the parent.
 """
 
 import ctypes
@@ -89,6 +88,13 @@ def _address_space(statm: int) -> int:
     return int(os.pread(statm, 64, 0).split()[0]) * resource.getpagesize()
 
 
+def _ring(bell: int) -> None:
+    try:
+        os.write(bell, b"!")
+    except BlockingIOError:
+        pass  # so many strokes lie in the pipe that the parent will hear one
+
+
 def work(connection: socket.socket, bell: int, memory_limit: int) -> None:
     """The loop of one worker: one request after the other, until end of file or until its memory has grown.
 
@@ -97,26 +103,26 @@ def work(connection: socket.socket, bell: int, memory_limit: int) -> None:
     """
     statm = os.open("/proc/self/statm", os.O_RDONLY)
     requests = connection.makefile("rb", buffering=1 << 16)
+    os.set_blocking(bell, False)
     base = _address_space(statm)
     resource.setrlimit(resource.RLIMIT_AS, (base + memory_limit, resource.RLIM_INFINITY))
     unsaid, rang = 0, time.monotonic()
     while header := requests.read(HEADER.size):
         length, more = HEADER.unpack(header)
         reply, retire = answer(requests.read(length))
-        # A cache that grew must not eat the allowance of the next sample, which would then fail for its neighbour's
-        # sake.
+        # A cache that grew must not eat the allowance of the next sample, which would fail for its neighbour's sake.
         retire = retire or _address_space(statm) - base > memory_limit // 2
         unsaid += len(reply)
         header = HEADER.pack(len(reply), retire)
         if unsaid > MOST_BYTES_UNSAID:
             connection.sendall(header)
-            os.write(bell, b"!")  # the parent finds the header and stays awake for the rest
+            _ring(bell)  # the parent finds the header and stays awake for the rest
             connection.sendall(reply)
         else:
             connection.sendall(header + reply)
         now = time.monotonic()
         if retire or not more or unsaid > MOST_BYTES_UNSAID or now - rang > MOST_SECONDS_UNSAID:
-            os.write(bell, b"!")
+            _ring(bell)
             unsaid, rang = 0, now
         if retire:
             return
@@ -149,8 +155,7 @@ def serve(control: socket.socket, parent: int) -> None:
     """Fork and reap workers on request until the parent is gone."""
     zygote = os.getpid()
     while True:
-        # A fork of the parent may hold the other end open, so end of file alone would not tell that the parent has
-        # died.
+        # A fork of the parent may hold the other end open: end of file alone would not tell that the parent has died.
         if not select.select([control], [], [], 1.0)[0]:
             if os.getppid() != parent:
                 return

@@ -25,9 +25,8 @@ def value_statistics(probabilities: Tensor, hits: Tensor) -> dict[str, float]:
 
     Returns:
         `accuracy` of the most probable class, `cross_entropy` in nats, `correlation` (Pearson) of the expected value
-        with hits / K,
-        `calibration_error` (expected calibration error over ten bins of the expected value), and `count`. The
-        correlation is 0 when either side is constant.
+        with hits / K, `calibration_error` (expected calibration error over ten bins of the expected value), and
+        `count`. The correlation is 0 when either side is constant.
 
     Raises:
         ValueError: nothing to compare.

@@ -34,9 +34,8 @@ def loss_settings(loss: str, *, beta: float = 0.1, label_smoothing: float = 0.0)
         return {"loss_type": [loss], "beta": beta}
     if loss != "sigmoid":
         raise ValueError(f"the loss {loss!r} has no label smoothing")
-    # TRL has no cDPO. Its `robust` loss is ((1 - h) S - h F) / (1 - 2h) with S = -log sigmoid(x), F = -log
-    # sigmoid(-x); so
-    # (1 - e) S + e F = (1 + e (1 - 2h) / h) S - (e (1 - 2h) / h) robust, for any h.
+    # TRL has no cDPO. Its `robust` loss is ((1 - h) S - h F) / (1 - 2h) with S = -log sigmoid(x), F = -log sigmoid(-x);
+    # so (1 - e) S + e F = (1 + e (1 - 2h) / h) S - (e (1 - 2h) / h) robust, for any h.
     weight = label_smoothing * (1 - 2 * _HELPER_SMOOTHING) / _HELPER_SMOOTHING
     return {
         "loss_type": ["sigmoid", "robust"],

@@ -182,9 +182,8 @@ def read_records(paths: Iterable[str | Path], *, skip_corrupt: bool = False) -> 
     """Records of one or more finished files, in order.
 
     Raises:
-        CorruptJournal: with file and line number, for a line that is no JSON object with a `key`, or for a key that
-            was seen
-            before (in any of the files). With `skip_corrupt` the former are passed over with a warning; a doubled
+        CorruptJournal: with file and line number, for a line that is no JSON object with a `key`, or for a key that was
+            seen before (in any of the files). With `skip_corrupt` the former are passed over with a warning; a doubled
             key is always refused.
     """
     seen: dict[str, str] = {}

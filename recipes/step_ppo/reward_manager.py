@@ -21,9 +21,9 @@ class StepRewardManager(RewardManagerBase):
     """Scores rollouts as they end.
 
     `run_single` returns the summed reward, and in `reward_extra_info` always the keys `token_rewards` (T,), `acc`,
-    `n_steps`, `malformed`,
-    `skipped` and `reason`. A malformed rollout has reward 0 and its reason. Where the PRM or the gold answer fails,
-    `skipped` is 1.0 and the trainer takes the rollout out of the update; its zeros are never trained on.
+    `n_steps`, `malformed`, `skipped` and `reason`. A malformed rollout has reward 0 and its reason. Where the PRM or
+    the gold answer fails, `skipped` is 1.0 and the trainer takes the rollout out of the update; its zeros are never
+    trained on.
     """
 
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):

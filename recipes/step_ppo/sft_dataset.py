@@ -19,8 +19,7 @@ class ContinuationDataset(Dataset):
 
     Args:
         parquet_files: one path or several. tokenizer: a fast tokenizer. config: verl's `data` block (`max_length`,
-            `pad_mode`,
-            `truncation`). processor: unused. max_samples: use the first so many rows; -1 for all.
+            `pad_mode`, `truncation`). processor: unused. max_samples: use the first so many rows; -1 for all.
 
     Raises:
         ValueError: from an item that is longer than `max_length` with `truncation=error`.

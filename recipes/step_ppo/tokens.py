@@ -48,8 +48,7 @@ def encode_trajectory(
 
     Raises:
         ValueError: the tokenizer merges the last token of the prompt with the response, so that a rollout could not
-            have
-            started from this prompt; or it drops a character that a step ends with.
+            have started from this prompt; or it drops a character that a step ends with.
     """
     prompt_ids = encode_prompt(tokenizer, prompt)
     ids, offsets = _encode(tokenizer, f"{prompt} {response}")

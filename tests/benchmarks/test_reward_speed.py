@@ -1,9 +1,8 @@
 """How fast: the vote against pairwise double parsing, and the pool against bare parse and verify. Ratios,
 measured side by side.
 
-`answer_mix.jsonl` holds 40 groups of 16 responses: mostly plain numbers and fractions, then roots, multiples of
-pi, polynomials, pairs,
-lists, intervals, words and units, with 20 to 95 % right answers in several spellings.
+`answer_mix.jsonl` holds 40 groups of 16 responses: mostly plain numbers and fractions, then roots, multiples of pi,
+polynomials, pairs, lists, intervals, words and units, with 20 to 95 % right answers in several spellings.
 """
 
 import json
