@@ -3,6 +3,7 @@ r"""The normal form of an answer text: LaTeX cosmetics removed, the unit set apa
 Works on text that `reward_fns.text.clean` has seen and `reward_fns.extract.bounded` has let pass.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ MARK = "\x02"
 """Stands before and after the content of a text command in a normal form, where LaTeX would have braces."""
 
 
+@functools.lru_cache(maxsize=1024)  # a vote reads each of its answers many times
 def normal_form(answer: str) -> str:
     r"""One spelling of an answer: no layout commands, `\frac{a}{b}`, `\text` in any font marked, no wrapping `$`, no
     full stop.

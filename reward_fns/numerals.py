@@ -5,6 +5,7 @@ A number is read as a fraction of integers, never as a float, so that 0.1 and 0.
 0. The policy is tabulated in README.md, "How numbers are read".
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -41,6 +42,7 @@ class Numeral:
     decimals: int | None = None
 
 
+@functools.lru_cache(maxsize=1024)
 def read_number(text: str) -> Numeral | None:
     """The plain number that the whole of `text` is, or None."""
     text = text.strip()

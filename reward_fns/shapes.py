@@ -5,6 +5,7 @@ Structure is compared here and never by the algebra behind it, which takes a sub
 for `n=1,2,3`. Works on `reward_fns.answer.normal_form`.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class Shape:
         return self.kind in ("list", "set", "union")
 
 
+@functools.lru_cache(maxsize=1024)
 def shape_of(text: str) -> Shape:
     """The outer structure of a normal form. An answer of more than MAX_ITEMS parts is one opaque expression."""
     member = _MEMBER.match(text)
