@@ -24,6 +24,8 @@ import psutil
 VARIABLE = "VERL_DUETS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 WEIGHT_SEGMENT = re.compile(r"verl_weights_[0-9a-f]{32}")
+CLOCK_TICK = 0.01
+"""Seconds by which the time of a file may lag the clock at its making: the kernel stamps files once per tick."""
 # A line of /proc/PID/maps: address, permissions, offset, device, inode, path; a deleted name keeps its inode.
 _MAPPING = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/", re.MULTILINE)
 
@@ -155,7 +157,7 @@ def _mapped_inodes(pids: Iterable[int] | None = None) -> set[int]:
 
 
 def _orphaned_files(dead: list[RunRecord]) -> list[Path]:
-    oldest = min(record.began for record in dead)
+    oldest = min(record.began for record in dead) - CLOCK_TICK
     noted = {segment for record in dead for segment in _segments(record).items()}
     candidates = [
         (path, status)

@@ -66,11 +66,14 @@ def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extract
 def _last_box(text: str) -> tuple[tuple[int, int] | None, bool]:
     """Where the content of the last box stands, and whether there is any box; no place when the last one is not closed.
 
-    One pass: a text full of boxes that are never closed must not cost the square of its length.
+    One pass, from the first box on: a text full of boxes that are never closed must not cost the square of its length.
     """
+    first = _BOX.search(text)
+    if first is None:
+        return None, False
     open_braces: list[int] = []  # where a box's content starts, -1 for a plain brace
     newest, last, seen = -1, None, False
-    for token in _TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text, first.start()):
         if token["box"]:
             seen, last, newest = True, None, -1
             if token[0].endswith("{"):

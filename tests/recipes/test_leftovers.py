@@ -72,6 +72,16 @@ def test_a_killed_run_leaves_nothing(driver):
         foreign.unlink(missing_ok=True)
 
 
+def test_a_segment_made_in_the_tick_in_which_the_run_began_is_taken(driver):
+    process, _, segment = driver
+    [record] = leftovers.records_folder().glob("*.json")
+    stamp = json.loads(record.read_text())["began"] - 0.004
+    os.utime(segment, (stamp, stamp))
+    process.kill()
+    process.wait()
+    assert f"shared memory {segment.name}" in leftovers.remove_leftovers()
+
+
 def test_a_mapped_segment_is_not_taken(driver):
     from multiprocessing import resource_tracker, shared_memory
 
