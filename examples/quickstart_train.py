@@ -145,7 +145,7 @@ def _interrupt(number: int, frame) -> None:
 
 
 def _remove_leftovers() -> None:
-    from recipes.leftovers import remove_leftovers
+    from recipes.lifecycle.leftovers import remove_leftovers
 
     for line in remove_leftovers():
         print(f"removed {line}")

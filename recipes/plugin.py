@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import NamedTuple
 
+from recipes.upstream import startup_errors
+
 ENTRY_POINT = "verl_duets"
 
 
@@ -25,14 +27,6 @@ class Row(NamedTuple):
     kind: str
     name: str
     target: str
-
-
-class RowState(NamedTuple):
-    """What the live registry holds under a row's name."""
-
-    row: Row
-    ok: bool
-    detail: str
 
 
 TABLE: tuple[Row, ...] = (
@@ -60,11 +54,11 @@ TABLE: tuple[Row, ...] = (
 )
 
 errors: dict[Row, str] = {}
-startup_errors: list[str] = []
 _applied: set[Row] = set()
 
 
-def _load(target: str) -> object:
+def load(target: str) -> object:
+    """The object that "module:attribute" names, imported now."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -75,28 +69,29 @@ def _dotted_name(target: str) -> type:
     return type(attribute, (), {"__module__": module, "__qualname__": attribute})
 
 
-def _path(target: str) -> str:
+def dotted_path(target: str) -> str:
+    """ "module:attribute" as verl writes it, "module.attribute"."""
     return target.replace(":", ".")
 
 
 def _register_platform(registry, row: Row) -> None:
-    registry.PlatformRegistry.register(platform=row.name)(_load(row.target))
+    registry.PlatformRegistry.register(platform=row.name)(load(row.target))
 
 
 def _register_adv_estimator(registry, row: Row) -> None:
-    registry.register_adv_est(row.name)(_load(row.target))
+    registry.register_adv_est(row.name)(load(row.target))
 
 
 def _register_policy_loss(registry, row: Row) -> None:
-    registry.register_policy_loss(row.name)(_load(row.target))
+    registry.register_policy_loss(row.name)(load(row.target))
 
 
 def _register_trainer(registry, row: Row) -> None:
-    registry.register_trainer(row.name)(_load(row.target))
+    registry.register_trainer(row.name)(load(row.target))
 
 
 def _register_reward_manager(registry, row: Row) -> None:
-    registry.register(row.name)(_load(row.target))
+    registry.register(row.name)(load(row.target))
 
 
 def _register_agent_loop(registry, row: Row) -> None:
@@ -104,66 +99,30 @@ def _register_agent_loop(registry, row: Row) -> None:
 
 
 def _register_rollout_replica(registry, row: Row) -> None:
-    registry.RolloutReplicaRegistry.register(row.name, lambda: _load(row.target))
+    registry.RolloutReplicaRegistry.register(row.name, lambda: load(row.target))
 
 
 def _register_rollout_adapter(registry, row: Row) -> None:
-    registry._ROLLOUT_REGISTRY[row.name, "async"] = _path(row.target)
-
-
-def _find_agent_loop(registry, name: str) -> object:
-    return registry._agent_loop_registry.get(name, {}).get("_target_")
-
-
-def _find_rollout_replica(registry, name: str) -> object:
-    loader = registry.RolloutReplicaRegistry._registry.get(name)
-    return loader() if loader else None
+    registry._ROLLOUT_REGISTRY[row.name, "async"] = dotted_path(row.target)
 
 
 class Kind(NamedTuple):
-    """A verl registry: the module whose import makes it ready, how to add to it, how to read it."""
+    """A verl registry: the module whose import makes it ready, and how to add to it."""
 
     module: str
     register: Callable[[object, Row], None]
-    find: Callable[[object, str], object]
 
 
 KINDS: dict[str, Kind] = {
-    "platform": Kind(
-        "verl.plugin.platform", _register_platform, lambda registry, name: registry.PlatformRegistry.get(name)
-    ),
-    "adv_estimator": Kind(
-        "verl.trainer.ppo.core_algos",
-        _register_adv_estimator,
-        lambda registry, name: registry.ADV_ESTIMATOR_REGISTRY.get(name),
-    ),
-    "policy_loss": Kind(
-        "verl.trainer.ppo.core_algos",
-        _register_policy_loss,
-        lambda registry, name: registry.POLICY_LOSS_REGISTRY.get(name),
-    ),
-    "trainer": Kind(
-        "verl.trainer.ppo.v1",
-        _register_trainer,
-        lambda registry, name: registry.trainer_base.TRAINER_REGISTRY.get(name),
-    ),
-    "reward_manager": Kind(
-        "verl.experimental.reward_loop.reward_manager",
-        _register_reward_manager,
-        lambda registry, name: registry.registry.REWARD_MANAGER.get(name),
-    ),
-    "agent_loop": Kind("verl.experimental.agent_loop.agent_loop", _register_agent_loop, _find_agent_loop),
-    "rollout_adapter": Kind(
-        "verl.workers.rollout.base",
-        _register_rollout_adapter,
-        lambda registry, name: registry._ROLLOUT_REGISTRY.get((name, "async")),
-    ),
-    "rollout_replica": Kind("verl.workers.rollout.replica", _register_rollout_replica, _find_rollout_replica),
+    "platform": Kind("verl.plugin.platform", _register_platform),
+    "adv_estimator": Kind("verl.trainer.ppo.core_algos", _register_adv_estimator),
+    "policy_loss": Kind("verl.trainer.ppo.core_algos", _register_policy_loss),
+    "trainer": Kind("verl.trainer.ppo.v1", _register_trainer),
+    "reward_manager": Kind("verl.experimental.reward_loop.reward_manager", _register_reward_manager),
+    "agent_loop": Kind("verl.experimental.agent_loop.agent_loop", _register_agent_loop),
+    "rollout_adapter": Kind("verl.workers.rollout.base", _register_rollout_adapter),
+    "rollout_replica": Kind("verl.workers.rollout.replica", _register_rollout_replica),
 }
-
-
-# Registries that hold a dotted name and import it at first use.
-KEPT_AS_TEXT = ("agent_loop", "rollout_adapter")
 
 
 def _apply(row: Row, registry: object) -> None:
@@ -196,35 +155,9 @@ def why_verl_does_not_load_us() -> str | None:
         )
     if not entry_points(group="verl.plugins", name=ENTRY_POINT):
         return "this environment has no installed verl-duets for verl to find: run 'pip install -e .' in the repository"
-    if startup_errors:
-        return f"the plug-in failed while loading: {startup_errors[0].strip().splitlines()[-1]}"
+    if startup_errors.messages:
+        return f"the plug-in failed while loading: {startup_errors.messages[0].strip().splitlines()[-1]}"
     return None
-
-
-def _check_row(row: Row) -> RowState:
-    try:
-        if reason := why_verl_does_not_load_us():
-            raise RuntimeError(reason)
-        from recipes.compat import vllm_known_by_either_name
-
-        with vllm_known_by_either_name():
-            registry = importlib.import_module(KINDS[row.kind].module)
-            if row in errors:
-                raise RuntimeError(errors[row].strip().splitlines()[-1])
-            found = KINDS[row.kind].find(registry, row.name)
-            expected = _path(row.target) if row.kind in KEPT_AS_TEXT else _load(row.target)
-        if found is None:
-            raise LookupError(f"{row.name!r} is not in verl's {row.kind} registry")
-        if found != expected:
-            raise LookupError(f"{row.name!r} in verl's {row.kind} registry is {found!r}, not {row.target}")
-    except Exception as error:
-        return RowState(row, False, f"{type(error).__name__}: {error}")
-    return RowState(row, True, row.target)
-
-
-def check(rows: Iterable[Row] = TABLE) -> list[RowState]:
-    """Compare rows with the live registries of this process (imports the registries, hence verl)."""
-    return [_check_row(row) for row in rows]
 
 
 def start() -> None:
@@ -237,11 +170,11 @@ def start() -> None:
 
             install()
         if os.environ.get("VERL_DUETS_SYNC_TIMEOUT"):
-            from recipes.weight_sync import install
+            from recipes.upstream.weight_sync import install
 
             install()
     except Exception:
-        startup_errors.append(traceback.format_exc())
+        startup_errors.messages.append(traceback.format_exc())
 
 
 start()

@@ -5,9 +5,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from recipes import preflight
 from recipes.errors import MissingFileError
-from recipes.launch import Recipe, main
+from recipes.launch import preflight
+from recipes.launch.start import Recipe, main
 from recipes.pasodoble.knowledge import check_knowledge
 from recipes.pasodoble.prompts import require_chat_template
 from recipes.pasodoble.settings import GameSettings

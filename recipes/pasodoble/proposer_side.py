@@ -1,7 +1,6 @@
 """The Proposer: a second policy with workers, optimizer, vLLM servers and weight sync of its own beside the Solver."""
 
 import os
-from typing import TYPE_CHECKING
 
 import ray
 from verl.checkpoint_engine import CheckpointEngineManager
@@ -16,9 +15,6 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ, PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 
 from recipes.pasodoble.side import OffsetServerManager, Side, SideWorker, require_matching_ranks
-
-if TYPE_CHECKING:
-    from recipes.pasodoble.trainer import PasoDobleTrainer
 
 POOL = "proposer_pool"
 WORKERS = str(Role.ActorRollout)
@@ -40,7 +36,7 @@ class ProposerSide(Side, PPOTrainerSync):
 
     name = "proposer"
 
-    def __init__(self, config, solver: "PasoDobleTrainer"):
+    def __init__(self, config, solver: PPOTrainerSync):
         self._solver = solver
         super().__init__(config)
 

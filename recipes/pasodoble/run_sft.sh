@@ -23,7 +23,7 @@ case "${ROLE}" in
 esac
 
 # every turn is rendered by itself: the template of Qwen3 treats the last turn of a whole chat differently
-torchrun --standalone --nnodes=1 --nproc_per_node="${NGPUS}" -m recipes.common.sft_trainer \
+torchrun --standalone --nnodes=1 --nproc_per_node="${NGPUS}" -m recipes.launch.supervised \
   data.train_files="${FILE}" \
   data.train_batch_size="${BATCH_SIZE}" \
   data.max_length="${MAX_LENGTH}" \

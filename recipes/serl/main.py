@@ -5,7 +5,7 @@ import sys
 from omegaconf import DictConfig
 
 from recipes.common.split_resources import choose_backend, is_split, rollout_devices
-from recipes.launch import Recipe, main
+from recipes.launch.start import Recipe, main
 from recipes.serl.guards import check_serl_config
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from recipes.launch import Recipe, main
+from recipes.launch.start import Recipe, main
 from recipes.sppo.guards import check_sppo_config
 
 RECIPE = Recipe(name="sppo", config_name="sppo", check=check_sppo_config, blocks=("algorithm.sppo",))

@@ -2,7 +2,7 @@
 
 import sys
 
-from recipes.launch import Recipe, main
+from recipes.launch.start import Recipe, main
 from recipes.step_ppo.guards import check_step_ppo_config
 
 RECIPE = Recipe(name="step_ppo", config_name="step_ppo", check=check_step_ppo_config, blocks=("step_ppo",))

@@ -21,7 +21,7 @@ LOGGER=${LOGGER:-console}
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-step_ppo_sft_${DATASET}}
 
-exec torchrun --standalone --nproc_per_node="${NGPUS}" -m recipes.common.sft_trainer \
+exec torchrun --standalone --nproc_per_node="${NGPUS}" -m recipes.launch.supervised \
   model.path="${BASE_MODEL}" \
   data.train_files="${SFT_FILES}" \
   data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset \

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from recipes.errors import ConfigError, DataError
-from recipes.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
+from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
 from recipes.tandem.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
 from recipes.tandem.options import TandemOptions

@@ -2,7 +2,7 @@
 
 import sys
 
-from recipes.launch import Recipe, main
+from recipes.launch.start import Recipe, main
 from recipes.tandem.guards import check_tandem_config
 
 RECIPE = Recipe(name="tandem", config_name="tandem", check=check_tandem_config, blocks=("algorithm.tandem",))

@@ -1,7 +1,7 @@
 """Who imports whom in this project, read from the source without running it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,21 +21,28 @@ def sources(package: str) -> dict[str, Path]:
 
 
 @cache
-def imported_names(path: Path) -> frozenset[str]:
-    """Every dotted name a file imports, also inside functions: `from a import b` gives "a" and "a.b"."""
+def imports(path: Path) -> frozenset[tuple[str, str]]:
+    """Every import of a file, also inside functions: `import a.b` is ("a.b", ""), `from a import b` is ("a", "b")."""
     own = module_name(path)
     package = own if path.name == "__init__.py" else own.rpartition(".")[0]
-    names: set[str] = set()
+    found: set[tuple[str, str]] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parents, base] if base else parents)
-            names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return frozenset(names)
+            found |= {(base, alias.name) for alias in node.names}
+    return frozenset(found)
+
+
+def imported_names(path: Path) -> frozenset[str]:
+    """Every dotted name a file imports: `from a import b` gives "a" and "a.b"."""
+    return frozenset(
+        name for base, alias in imports(path) for name in ((base, f"{base}.{alias}") if alias else (base,))
+    )
 
 
 def top_level(names: set[str]) -> set[str]:
@@ -45,9 +52,28 @@ def top_level(names: set[str]) -> set[str]:
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """Our own modules only: module -> the modules of ours that it imports."""
+    """Our own modules only: module -> the modules of ours that it imports.
+
+    Imports inside functions and under TYPE_CHECKING count. ``from package import module`` is an import of the module:
+    a package is counted only where something of its own is taken.
+    """
     files = {name: path for package in PACKAGES for name, path in sources(package).items()}
-    return {name: set(imported_names(path) & files.keys()) for name, path in files.items()}
+    return {name: own_imports(path, files.keys()) for name, path in files.items()}
+
+
+def own_imports(path: Path, modules: Collection[str]) -> set[str]:
+    """The modules among `modules` that a file imports, wherever in the file the import stands."""
+    found: set[str] = set()
+    for base, alias in imports(path):
+        name = f"{base}.{alias}" if alias else base
+        found |= {name} & set(modules) or {base} & set(modules)
+    return found
+
+
+def room(module: str) -> str:
+    """The first folder below the package for recipes ("recipes.launch"), the package itself for the others."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "recipes" else parts[0]
 
 
 def reachable(start: str, edges: dict[str, set[str]]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The walls between the rooms: what each part of the project may import."""
 
-import ast
 import importlib.util
 from pathlib import Path
 
@@ -11,6 +10,15 @@ walls = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(walls)
 
 RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
+# From the ground up; a room imports only from floors below its own.
+FLOORS = (
+    ("recipes.errors", "recipes.upstream", "reward_fns", "vllm_patches"),
+    ("recipes.platforms", "recipes.lifecycle"),
+    ("recipes.plugin", "recipes.common"),
+    ("recipes.doctor", "recipes.evaluation"),
+    ("recipes.launch",),
+    ("recipes.sppo", "recipes.tandem", "recipes.serl", "recipes.pasodoble", "recipes.step_ppo"),
+)
 UPSTREAM = {"verl", "ray", "vllm", "transfer_queue"}
 
 # A module of these names is an adapter wherever it stands: it carries the mathematics of its folder into verl.
@@ -111,18 +119,37 @@ def test_nobody_imports_a_recipe_but_itself(recipe):
     assert offences == {}
 
 
-def test_no_import_cycle_at_module_level():
-    edges = {name: set() for name in FILES}
-    for name, path in FILES.items():
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        for node in body:
-            if isinstance(node, ast.Import):
-                edges[name] |= {alias.name for alias in node.names} & FILES.keys()
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                targets = {f"{node.module}.{alias.name}" for alias in node.names} & FILES.keys()
-                edges[name] |= targets or ({node.module} & FILES.keys())
-    cycles = [name for name in edges if any(name in walls.reachable(used, edges) for used in edges[name])]
-    assert cycles == []
+def circles(edges: dict[str, set[str]]) -> list[str]:
+    return [name for name in edges if any(name in walls.reachable(used, edges) for used in edges[name])]
+
+
+def test_no_import_circle_lazy_imports_and_annotations_counted():
+    assert circles(walls.graph()) == []
+
+
+def test_imports_point_from_a_higher_floor_to_a_lower_one():
+    floor = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+    rooms = {walls.room(name) for name in FILES} - {"recipes"}
+    assert rooms == floor.keys(), "give every room a floor"
+    offences = [
+        f"{name} -> {used}"
+        for name, targets in walls.graph().items()
+        for used in targets
+        if "recipes" not in (name, used)
+        and walls.room(name) != walls.room(used)
+        and floor[walls.room(used)] >= floor[walls.room(name)]
+    ]
+    assert offences == []
+
+
+def test_the_circle_test_sees_lazy_imports_and_annotations(tmp_path, monkeypatch):
+    monkeypatch.setattr(walls, "ROOT", tmp_path)
+    (tmp_path / "recipes").mkdir()
+    a, b = tmp_path / "recipes" / "a.py", tmp_path / "recipes" / "b.py"
+    a.write_text("def f():\n    from recipes import b\n")
+    b.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from recipes.a import f\n")
+    names = {"recipes.a", "recipes.b"}
+    assert circles({"recipes.a": walls.own_imports(a, names), "recipes.b": walls.own_imports(b, names)}) != []
 
 
 def test_the_walls_test_sees_imports_inside_functions_and_relative_ones(tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def start(toy_world, tmp_path, monkeypatch):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.process.pid, signal.SIGKILL)
         run.process.wait()
-    from recipes import leftovers
+    from recipes.lifecycle import leftovers
 
     leftovers.remove_leftovers()
     for process in seen:

@@ -100,7 +100,7 @@ def test_online_train_kill_resume(start, world):
     assert saved["documents_drawn"] == 2 * 5 and final["documents_drawn"] == 4 * 5
     problems = [json.loads(line) for line in (run.folder / "checkpoints/problems.jsonl").read_text().splitlines()]
     assert sum(problem["fault"] is None for problem in problems) > len(problems) / 2
-    from recipes import leftovers
+    from recipes.lifecycle import leftovers
 
     assert leftovers.dead_runs() == []
 

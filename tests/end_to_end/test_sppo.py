@@ -31,7 +31,7 @@ def test_train_kill_resume_export(start, small):
     from transformers import AutoModelForCausalLM
 
     assert AutoModelForCausalLM.from_pretrained(exported).num_parameters() > 0
-    from recipes import leftovers
+    from recipes.lifecycle import leftovers
 
     assert leftovers.dead_runs() == []
     third = start("recipes.sppo.main", *arguments)

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.composition import compose_config, flatten, verl_defaults
+from recipes.launch.composition import compose_config, flatten, verl_defaults
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 CPU = {

@@ -12,7 +12,7 @@ from toy_world.model import SHAPES, new_model
 from toy_world.tokenizer import train_tokenizer
 from toy_world.warm_up import WarmUpError, encode
 
-from recipes.composition import compose_config
+from recipes.launch.composition import compose_config
 from recipes.serl.generation import chat_tokenizer
 from recipes.serl.instructions import filter_instruction, load_template, parse_instructions
 from recipes.serl.journal import Journal

@@ -8,11 +8,13 @@ import sys
 import pytest
 
 from recipes import plugin
+from recipes.doctor import registry
 
 LOOK = """
 import json, verl
-from recipes import plugin
-states = [[state.row.kind, state.row.name, state.ok, state.detail] for state in plugin.check()]
+from recipes.doctor import registry as rows
+from recipes.upstream import startup_errors
+states = [[state.row.kind, state.row.name, state.ok, state.detail] for state in rows.check()]
 from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
@@ -22,7 +24,7 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 import importlib.metadata, verl.utils.distributed as distributed, verl.utils.model as model
 print("RESULT" + json.dumps({
     "states": states,
-    "startup": plugin.startup_errors,
+    "startup": startup_errors.messages,
     "names": {
         "platform": sorted(PlatformRegistry.registered_names()),
         "adv_estimator": sorted(core_algos.ADV_ESTIMATOR_REGISTRY),
@@ -42,9 +44,10 @@ print("RESULT" + json.dumps({
 """
 FAILS = """
 import json, verl
-from recipes import plugin
-states = [[state.ok, state.detail] for state in plugin.check(plugin.TABLE[:1])]
-print("RESULT" + json.dumps({"states": states, "startup": plugin.startup_errors}))
+from recipes.doctor import registry as rows
+from recipes.upstream import startup_errors
+states = [[state.ok, state.detail] for state in rows.check(rows.TABLE[:1])]
+print("RESULT" + json.dumps({"states": states, "startup": startup_errors.messages}))
 """
 
 
@@ -70,7 +73,7 @@ def with_us(tmp_path_factory):
 @pytest.fixture(scope="module")
 def without_us(tmp_path_factory):
     return run_python(
-        LOOK.replace("plugin.check()", "plugin.check()[:1]"),
+        LOOK.replace("rows.check()", "rows.check()[:1]"),
         tmp_path_factory.mktemp("without"),
         VERL_USE_EXTERNAL_PLUGINS="none",
     )
@@ -117,7 +120,7 @@ def test_a_foreign_object_under_our_name_is_told(monkeypatch):
 
     row = plugin.Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss")
     monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "sppo", lambda: None)
-    (state,) = plugin.check([row])
+    (state,) = registry.check([row])
     assert not state.ok and "not recipes.sppo.policy_loss" in state.detail
 
 
@@ -126,7 +129,7 @@ def test_a_row_that_cannot_be_imported_is_recorded():
     plugin.activate([row])
     import verl.trainer.ppo.core_algos  # noqa: F401
 
-    (state,) = plugin.check([row])
+    (state,) = registry.check([row])
     assert not state.ok and "no_such_module" in state.detail
     plugin.errors.pop(row, None)
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.compat import vllm_known_by_either_name
 from recipes.errors import EnvironmentProblem
+from recipes.upstream.compat import vllm_known_by_either_name
 
 with vllm_known_by_either_name():
     from transfer_queue import KVBatchMeta

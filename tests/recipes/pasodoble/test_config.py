@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import recipes.pasodoble
-from recipes import cluster
-from recipes.composition import compose_config
 from recipes.errors import LaunchError
+from recipes.launch import cluster
+from recipes.launch.composition import compose_config
 from recipes.pasodoble.main import RECIPE, check, resolve_proposer
 from recipes.pasodoble.settings import GameSettings
 
@@ -139,7 +139,7 @@ def test_the_supervised_launcher_composes(tmp_path, role, file):
     out.mkdir()
     (out / "latest_checkpointed_iteration.txt").write_text("7")
     arguments = run_with_fakes(tmp_path, "run_sft.sh", "torchrun", ROLE=role, OUTPUT_DIR=str(out))
-    module = arguments.index("recipes.common.sft_trainer")
+    module = arguments.index("recipes.launch.supervised")
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
 

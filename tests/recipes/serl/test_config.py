@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.common.split_resources import choose_backend, rollout_devices
-from recipes.composition import compose_config, refuse_unknown_additions, verl_defaults
 from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
 from recipes.serl.guards import check_serl_config
 from recipes.serl.prepare_seeds import ANSWER_TEMPLATE
 from recipes.serl.schedule import Schedule

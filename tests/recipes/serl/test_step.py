@@ -24,7 +24,7 @@ N = 4
 
 @pytest.fixture(scope="module")
 def tq():
-    from recipes.compat import vllm_known_by_either_name
+    from recipes.upstream.compat import vllm_known_by_either_name
 
     with vllm_known_by_either_name():
         import ray
@@ -136,7 +136,7 @@ def make(tq, tokenizer, tmp_path):
     from verl.trainer.ppo import core_algos
 
     from recipes.common.reward_faults import RewardFaults
-    from recipes.composition import compose_config
+    from recipes.launch.composition import compose_config
     from recipes.serl.journal import Journal
     from recipes.serl.schedule import Schedule
     from recipes.serl.settings import SerlSettings

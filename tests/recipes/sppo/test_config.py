@@ -13,7 +13,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 import recipes.sppo
-from recipes.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
+from recipes.launch.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
 from recipes.sppo.guards import check_sppo_config
 
 ROOM = Path(recipes.sppo.__file__).parent

@@ -7,8 +7,8 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.composition import compose_config
 from recipes.errors import ConfigError
+from recipes.launch.composition import compose_config
 from recipes.sppo.guards import check_sppo_config
 from recipes.sppo.options import SppoOptions
 

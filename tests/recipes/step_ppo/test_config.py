@@ -11,7 +11,7 @@ from recipes.step_ppo.settings import StepPPOSettings
 
 pytest.importorskip("verl")
 
-from recipes.composition import compose_config  # noqa: E402
+from recipes.launch.composition import compose_config  # noqa: E402
 from recipes.step_ppo.guards import check_step_ppo_config  # noqa: E402
 
 CONFIG = Path(__file__).parents[3] / "recipes" / "step_ppo" / "config"

@@ -14,7 +14,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 import recipes.tandem
-from recipes.composition import compose_config, flatten, refuse_unknown_additions, verl_defaults
+from recipes.launch.composition import compose_config, flatten, refuse_unknown_additions, verl_defaults
 from recipes.tandem.engine_settings import SECTION, tandem_config
 from recipes.tandem.guards import check_tandem_config
 from recipes.tandem.options import TandemOptions

@@ -1,6 +1,6 @@
 """verl's SFT trainer for supervised starts: after a kill it goes on, and where there is only a CPU it runs there.
 
-    torchrun --standalone --nproc_per_node=4 -m recipes.common.sft_trainer key=value ...
+    torchrun --standalone --nproc_per_node=4 -m recipes.launch.supervised key=value ...
 
 Keys and defaults are those of ``verl.trainer.sft_trainer``; a missing model or data file is refused with one sentence.
 verl 0.9 restores a data loader that was saved at the end of an epoch as one that has nothing left: a run resumed there
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from recipes import cluster, compat, config_checks, preflight
 from recipes.errors import ConfigError, DataError, LaunchError
+from recipes.launch import cluster, config_checks, preflight
+from recipes.upstream import compat
 
 REFUSED = 2
 PROCESS_GROUP_TIMEOUT = timedelta(hours=10)

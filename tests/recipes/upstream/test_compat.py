@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from recipes import compat
-from recipes.compat import Symbol
+from recipes.upstream import compat
+from recipes.upstream.compat import Symbol
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from recipes import compat
-from recipes.probes import PLUGIN_MODULE, last_line, run_import, run_probe
+from recipes.doctor.probes import PLUGIN_MODULE, last_line, run_import, run_probe
+from recipes.upstream import compat
 
 OK, NOTICE, FAILURE = "ok", "notice", "failure"
 

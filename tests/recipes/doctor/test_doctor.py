@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from recipes import doctor, environment, plugin, probes
-from recipes.environment import FAILURE, NOTICE, OK, Finding
+from recipes import plugin
+from recipes.doctor import __main__ as doctor
+from recipes.doctor import environment, probes
+from recipes.doctor.environment import FAILURE, NOTICE, OK, Finding
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run_doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
@@ -125,8 +127,8 @@ def test_a_torchvision_built_for_another_torch_is_a_failure(ahead):
 
 @pytest.mark.parametrize(("version", "state"), [("1.12.0", OK), ("1.13.0", FAILURE), ("1.16.0", FAILURE)])
 def test_a_trl_that_verl_cannot_import_from_is_a_failure(ahead, version, state):
-    from recipes.config_checks import check_trl
     from recipes.errors import EnvironmentProblem
+    from recipes.launch.config_checks import check_trl
 
     install_fake(ahead, "trl", version, None)
     finding = by_item(environment.check_optional_libraries())["trl"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from recipes.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
 from recipes.errors import ConfigError
+from recipes.launch.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
 
 SPPO = ("recipes.sppo.config", "sppo")
 

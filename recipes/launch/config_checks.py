@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from recipes import plugin
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.plugin import Row
+from recipes.upstream import startup_errors
 
 
 def check_platform(config, device: str) -> None:
@@ -118,7 +119,7 @@ def fall_back_to_sdpa(config, device: str, models: Sequence[str] = MODELS) -> No
 
 def check_verl(config, recipe: str) -> None:
     """The upstream symbols the recipe stands on, then verl's own validation, its assertions turned into a sentence."""
-    from recipes import compat
+    from recipes.upstream import compat
 
     try:
         compat.ensure(compat.rows_for(recipe))
@@ -161,7 +162,7 @@ def check_engine(device: str) -> None:
 
 def check_trl() -> None:
     """A TRL that verl cannot import from would end every worker as it builds its model."""
-    from recipes import compat
+    from recipes.upstream import compat
 
     if problem := compat.trl_problem():
         raise EnvironmentProblem(problem)
@@ -173,12 +174,14 @@ def check_registered(rows: Sequence[Row]) -> None:
     Raises:
         EnvironmentProblem: with the first row that is missing and why.
     """
-    lost = [state for state in plugin.check(rows) if not state.ok]
+    from recipes.doctor import registry
+
+    lost = [state for state in registry.check(rows) if not state.ok]
     if lost:
         row = lost[0].row
         raise EnvironmentProblem(
             f"verl does not know {row.kind} {row.name!r} of this recipe: {lost[0].detail}; "
             "'python -m recipes.doctor' shows the whole state"
         )
-    if plugin.startup_errors:
-        raise EnvironmentProblem(plugin.startup_errors[0].strip().splitlines()[-1])
+    if startup_errors.messages:
+        raise EnvironmentProblem(startup_errors.messages[0].strip().splitlines()[-1])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes import resume
 from recipes.errors import CheckpointError
+from recipes.lifecycle import resume
 
 
 def make_step(directory, step, *, shards=1, data=True):

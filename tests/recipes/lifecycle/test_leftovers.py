@@ -11,12 +11,12 @@ import uuid
 import psutil
 import pytest
 
-from recipes import leftovers
+from recipes.lifecycle import leftovers
 
 DRIVER = """
 import os, subprocess, sys, time
 from multiprocessing import resource_tracker, shared_memory
-from recipes import leftovers
+from recipes.lifecycle import leftovers
 record = leftovers.begin_run()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
 segment = shared_memory.SharedMemory(name=sys.argv[1], create=True, size=1024)

@@ -6,7 +6,8 @@ import time
 import pytest
 import torch
 
-from recipes import leftovers, weight_sync
+from recipes.lifecycle import leftovers
+from recipes.upstream import weight_sync
 
 
 @pytest.fixture

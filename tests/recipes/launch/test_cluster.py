@@ -4,8 +4,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from recipes import cluster
 from recipes.errors import EnvironmentProblem
+from recipes.launch import cluster
 
 
 def config(nodes: int = 1, devices: int = 2, pool: int = 0):

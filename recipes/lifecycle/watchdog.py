@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import psutil
 
-from recipes import leftovers
+from recipes.lifecycle import leftovers
 
 POLL_SECONDS = 3.0
 GRACE_SECONDS = 20.0

@@ -1,4 +1,4 @@
-"""Hold the installed verl against what this project knows of it: version ranges, and the rows of :mod:`recipes.ledger`.
+"""Compare the installed verl with what this project knows of it: version ranges and :mod:`recipes.upstream.ledger`.
 
 On a verl that does not look as a row says, `audit` tells and `ensure` refuses, so that nothing runs on an upstream it
 does not know.
@@ -20,10 +20,11 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from recipes.ledger import LEDGER, Symbol
+from recipes.upstream.ledger import LEDGER, Symbol
+from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
 # A program of its own: no other run imports what it stands on.
-SUPERVISED_START = "recipes/common/sft_trainer.py"
+SUPERVISED_START = "recipes/launch/supervised.py"
 # Distribution -> the versions this collection has run with, which `recipes.doctor` expects.
 TESTED_VERSIONS = {
     "verl": ">=0.9,<0.10",
@@ -122,19 +123,6 @@ def _examine(row: Symbol) -> LedgerState:
 
 
 @contextmanager
-def vllm_known_by_either_name() -> Iterator[None]:
-    """verl asks for the version of the distribution "vllm" as it is imported; here the CPU one may answer."""
-    from recipes.platforms.cpu_patches import alias_vllm_distribution
-
-    original = importlib.metadata.version
-    alias_vllm_distribution()
-    try:
-        yield
-    finally:
-        importlib.metadata.version = original
-
-
-@contextmanager
 def _environment_kept() -> Iterator[None]:
     """verl's SFT trainer sets variables as it is imported, which child processes would inherit."""
     original = dict(os.environ)
@@ -154,7 +142,7 @@ def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
 
 def rows_for(recipe: str) -> list[Symbol]:
     """The rows a recipe's run stands on: its own, and those of files that no other recipe or program owns."""
-    others = re.compile(r"recipes/(?!common/|platforms/)(\w+)/")
+    others = re.compile(r"recipes/(sppo|serl|tandem|pasodoble|step_ppo|evaluation)/")
     return [
         row
         for row in LEDGER
@@ -191,6 +179,6 @@ def row_for(symbol: str) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: python -m recipes.compat MODULE:ATTRIBUTE ...")
+        sys.exit("usage: python -m recipes.upstream.compat MODULE:ATTRIBUTE ...")
     for argument in sys.argv[1:]:
         print(row_for(argument))

@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-from recipes import watchdog
+from recipes.lifecycle import watchdog
 
 SPAWN = "/env/bin/python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=70, pipe_handle=29)"
 TRACKER = "/env/bin/python -c from multiprocessing.resource_tracker import main;main(5)"

@@ -1,9 +1,9 @@
 """Every private or version-sensitive symbol of verl and Ray that this project subclasses, wraps, replaces or reads.
 
-:mod:`recipes.compat` holds the installed packages against these rows. To add one, print it and fill in `used_by` and
-`why`:
+:mod:`recipes.upstream.compat` compares the installed packages with these rows. To add one, print it and fill in
+`used_by` and `why`:
 
-    python -m recipes.compat verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage
+    python -m recipes.upstream.compat verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage
 """
 
 from dataclasses import dataclass
@@ -92,21 +92,21 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender.__init__",
-        "recipes/weight_sync.py",
+        "recipes/upstream/weight_sync.py",
         "wrapped: the socket carries the name of the run",
         parameters="self zmq_handle bucket_size_mb use_shm",
         needs="vllm",
     ),
     Symbol(
         "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightReceiver.__init__",
-        "recipes/weight_sync.py",
+        "recipes/upstream/weight_sync.py",
         "wrapped: the socket carries the name of the run",
         parameters="self zmq_handle device use_shm",
         needs="vllm",
     ),
     Symbol(
         "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender._init_socket",
-        "recipes/weight_sync.py",
+        "recipes/upstream/weight_sync.py",
         "wrapped: an acknowledgement that does not come is an error, not a hang",
         parameters="self",
         source=("eb5e7227f7a2be8c",),
@@ -114,7 +114,7 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender.async_send_weights",
-        "recipes/weight_sync.py",
+        "recipes/upstream/weight_sync.py",
         "wrapped: turns the timed-out acknowledgement into a sentence",
         parameters="self weights",
         source=("777f562a51d611b4",),
@@ -122,7 +122,7 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "verl.trainer.main_ppo:run_ppo",
-        "recipes/launch.py",
+        "recipes/launch/start.py",
         "starts Ray and the task runner; reads ray_kwargs.ray_init from the config",
         parameters="config task_runner_class",
         source=("7d90ac1cec5999ae",),
@@ -450,13 +450,13 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "ray._private.services:find_bootstrap_address",
-        "recipes/cluster.py",
+        "recipes/launch/cluster.py",
         "finds the cluster that `ray start` made on this host, as ray.init would",
         parameters="temp_dir",
     ),
     Symbol(
         "ray._private.state:actors",
-        "recipes/watchdog.py",
+        "recipes/lifecycle/watchdog.py",
         "lists the dead actors of a job without Ray's dashboard",
         parameters="actor_id job_id actor_state_name",
     ),
@@ -468,13 +468,13 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "verl.trainer.sft_trainer:SFTTrainer._build_dataloader",
-        "recipes/common/sft_trainer.py",
+        "recipes/launch/supervised.py",
         "called again where a run resumes at the end of an epoch; the class is subclassed for it",
         parameters="self",
     ),
     Symbol(
         "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler",
-        "recipes/common/sft_trainer.py",
+        "recipes/launch/supervised.py",
         "saves the state of its train_dataloader, which we replace",
         parameters="engine train_dataloader default_local_dir max_ckpt_to_keep default_hdfs_dir resume_mode "
         "resume_from_path mode lora_train_meta",

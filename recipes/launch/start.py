@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes import cluster, config_checks, plugin
+from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
+from recipes.launch import cluster, config_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -85,7 +86,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     device = cluster.choose_device(overrides, address)
     cluster.set_environment(device)
 
-    from recipes.composition import compose_config, refuse_unknown_additions, verl_defaults
+    from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
 
     layered = [*cluster.platform_layer(device, address), *overrides]
     config = compose_config(recipe.config_module, recipe.config_name, layered)
@@ -97,7 +98,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     config_checks.fall_back_to_sdpa(config, device)
     if dry_run:
         _describe(config, defaults, device)
-    from recipes import preflight
+    from recipes.launch import preflight
 
     preflight.check_run(config, offline_is_fatal=not dry_run)
     config_checks.check_reward(config)
@@ -123,7 +124,7 @@ def _describe(config, defaults, device: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from recipes.composition import difference
+    from recipes.launch.composition import difference
 
     print(OmegaConf.to_yaml(config, resolve=False))
     table = Table(title="What differs from verl's ppo_trainer")
@@ -148,8 +149,8 @@ def _describe(config, defaults, device: str) -> None:
 def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
-    from recipes import leftovers, resume
-    from recipes.watchdog import Watchdog, wait_until_gone
+    from recipes.lifecycle import leftovers, resume
+    from recipes.lifecycle.watchdog import Watchdog, wait_until_gone
 
     for line in leftovers.remove_leftovers():
         print(f"removed {line}")
@@ -204,7 +205,7 @@ def _train(config) -> None:
 def _shut_down(run, wait_until_gone) -> None:
     import ray
 
-    from recipes import leftovers
+    from recipes.lifecycle import leftovers
 
     if ray.is_initialized():
         ray.shutdown()
@@ -214,7 +215,7 @@ def _shut_down(run, wait_until_gone) -> None:
 
 
 def _resume_step(config, checkpoints: Path) -> int:
-    from recipes import resume
+    from recipes.lifecycle import resume
 
     if config.trainer.resume_mode == "disable":
         return 0

@@ -6,9 +6,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from recipes import config_checks
-from recipes.common import sft_trainer
 from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.launch import config_checks, supervised
 
 
 @pytest.fixture
@@ -40,15 +39,15 @@ def settings(model, data, tmp_path):
 
 
 def checked(*overrides: str):
-    config = sft_trainer.compose(overrides, "cpu")
-    sft_trainer.check(config)
+    config = supervised.compose(overrides, "cpu")
+    supervised.check(config)
     return config
 
 
 def test_a_good_run_passes(settings):
     config = checked(*settings)
     assert config.model.override_config.attn_implementation == "sdpa" and config.engine.strategy == "fsdp2"
-    assert sft_trainer.compose(settings, "accelerator").engine.strategy == "fsdp"
+    assert supervised.compose(settings, "accelerator").engine.strategy == "fsdp"
 
 
 def test_what_is_typed_wins_over_the_cpu_layer(settings):
@@ -60,7 +59,7 @@ def test_without_flash_attention_an_accelerator_takes_sdpa(settings, monkeypatch
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     plain, typed = settings, [*settings, "+model.override_config.attn_implementation=eager"]
     for overrides, found in ((plain, "sdpa"), (typed, "eager")):
-        config = sft_trainer.compose(overrides, "accelerator")
+        config = supervised.compose(overrides, "accelerator")
         config_checks.fall_back_to_sdpa(config, "accelerator", ("model",))
         assert config.model.override_config.attn_implementation == found
 
@@ -101,10 +100,10 @@ def test_other_columns_are_a_custom_dataset_s_affair(settings):
 
 def test_a_refusal_is_one_sentence_of_the_first_rank(settings, monkeypatch, capsys):
     overrides = [*settings, "data.train_batch_size=9", "trainer.device=cpu"]
-    monkeypatch.setattr(sft_trainer.cluster, "set_environment", lambda device: None)
+    monkeypatch.setattr(supervised.cluster, "set_environment", lambda device: None)
     monkeypatch.setenv("RANK", "1")
-    assert sft_trainer.main(overrides) == sft_trainer.REFUSED and capsys.readouterr().err == ""
+    assert supervised.main(overrides) == supervised.REFUSED and capsys.readouterr().err == ""
     monkeypatch.setenv("RANK", "0")
-    assert sft_trainer.main(overrides) == sft_trainer.REFUSED
+    assert supervised.main(overrides) == supervised.REFUSED
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sft: data.train_files has 8 records")

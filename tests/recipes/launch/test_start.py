@@ -15,13 +15,13 @@ ROW = {
 }
 RUN_CASES = """
 import contextlib, io, json, sys
-from recipes import launch
+from recipes.launch import start
 from recipes.sppo.main import RECIPE
 told = {}
 for name, argv in json.load(open(sys.argv[1])).items():
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = launch.main(RECIPE, argv)
+        code = start.main(RECIPE, argv)
     told[name] = [code, err.getvalue(), out.getvalue()]
 import ray
 print("RESULT" + json.dumps({"told": told, "ray": ray.is_initialized()}))

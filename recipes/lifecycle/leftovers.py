@@ -21,7 +21,8 @@ from pathlib import Path
 
 import psutil
 
-VARIABLE = "VERL_DUETS_RUN"
+from recipes.upstream.run_identity import VARIABLE
+
 SHARED_MEMORY = Path("/dev/shm")
 WEIGHT_SEGMENT = re.compile(r"verl_weights_[0-9a-f]{32}")
 CLOCK_TICK = 0.01

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 
-from recipes import compat
+from recipes.upstream import compat, startup_errors
 
 PLUGIN_MODULE = "recipes.plugin"
 
@@ -18,7 +18,7 @@ _MARK = "verl-duets-probe:"
 
 def run_probe(name: str) -> tuple[dict, str]:
     """Run a probe of this module in a child process; returns (its report, "") or ({}, what went wrong)."""
-    return _run_child(f"from recipes.probes import print_probe; print_probe({name!r})")
+    return _run_child(f"from recipes.doctor.probes import print_probe; print_probe({name!r})")
 
 
 def run_import(*modules: str) -> tuple[dict, str]:
@@ -68,7 +68,8 @@ def probe_verl() -> dict:
     if not report["loaded"]:
         report["reason"] = plugin.why_verl_does_not_load_us() or "verl did not load it, for no reason known here"
         return report
-    report["startup_errors"] = plugin.startup_errors
+    registry = importlib.import_module("recipes.doctor.registry")
+    report["startup_errors"] = startup_errors.messages
     report["rows"] = [
         {
             "kind": state.row.kind,
@@ -77,7 +78,7 @@ def probe_verl() -> dict:
             "detail": state.detail,
             "trace": plugin.errors.get(state.row, ""),
         }
-        for state in plugin.check()
+        for state in registry.check()
     ]
     return report
 

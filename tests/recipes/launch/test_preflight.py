@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from recipes import preflight
 from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.launch import preflight
 
 ROW = {
     "data_source": "toy",

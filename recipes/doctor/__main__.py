@@ -12,9 +12,9 @@ import json
 import os
 import sys
 
-from recipes import environment
-from recipes.environment import FAILURE, NOTICE, OK, Finding
-from recipes.probes import last_line
+from recipes.doctor import environment
+from recipes.doctor.environment import FAILURE, NOTICE, OK, Finding
+from recipes.doctor.probes import last_line
 
 _NODE_SECONDS = 600
 _FILE_WIDTH = 140
@@ -49,7 +49,7 @@ def examine_cluster() -> dict[str, list[Finding]]:
 
     # A nested function travels by value, so that a node without this package answers with the ImportError it has.
     def examine() -> list[dict[str, str]]:
-        from recipes.environment import as_rows, survey
+        from recipes.doctor.environment import as_rows, survey
 
         return as_rows(survey())
 

@@ -6,13 +6,13 @@ started by :mod:`recipes.launch` give each acknowledgement a limit; other verl j
 """
 
 import functools
-import hashlib
 import os
 import traceback
 
 import wrapt
 
-from recipes import compat, leftovers
+from recipes.upstream import compat, startup_errors
+from recipes.upstream.run_identity import run_tag
 
 VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"
 MODULE = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer"
@@ -76,10 +76,9 @@ def socket_of_this_run(zmq_handle: str) -> str:
     verl names the socket after the Ray job, and the first job of every cluster is 01000000: two runs on one host would
     share ``/tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock``, and one could load the other's weights.
     """
-    run = os.environ.get(leftovers.VARIABLE)
-    if not run or not zmq_handle.endswith(".sock"):
+    tag = run_tag()
+    if tag is None or not zmq_handle.endswith(".sock"):
         return zmq_handle
-    tag = hashlib.sha256(run.encode()).hexdigest()[:12]
     return f"{zmq_handle.removesuffix('.sock')}-{tag}.sock"
 
 
@@ -95,13 +94,11 @@ def install() -> None:
     """Bound the acknowledgements of this process as soon as verl imports its sender."""
 
     def guarded(module) -> None:
-        from recipes import plugin
-
         try:
             if not hasattr(module.BucketedWeightSender, SENTINEL):
-                compat.ensure([row for row in compat.LEDGER if row.used_by == "recipes/weight_sync.py"])
+                compat.ensure([row for row in compat.LEDGER if row.used_by == "recipes/upstream/weight_sync.py"])
             bound_acknowledgements(module)
         except Exception:
-            plugin.startup_errors.append(traceback.format_exc())
+            startup_errors.messages.append(traceback.format_exc())
 
     wrapt.when_imported(MODULE)(guarded)

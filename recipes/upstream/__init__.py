@@ -1,0 +1,1 @@
+"""What this package relies on in verl and Ray, and the check of the installed versions; imports no other room."""
