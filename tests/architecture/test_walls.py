@@ -65,7 +65,8 @@ RECIPE_MODULES = [name for name in FILES if name.startswith(tuple(f"recipes.{rec
 
 
 def is_adapter(name: str) -> bool:
-    return name in ADAPTERS or name.rpartition(".")[2] in ADAPTER_NAMES
+    in_a_subfolder = name.count(".") > 2 or FILES[name].name == "__init__.py"
+    return in_a_subfolder or name in ADAPTERS or name.rpartition(".")[2] in ADAPTER_NAMES
 
 
 def test_reward_functions_stand_alone():
