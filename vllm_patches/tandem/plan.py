@@ -6,7 +6,9 @@ I1  before a step ``computed[m] <= start``, the scheduler's own count;
 I2  a model that must sample first runs ``[computed[m], end)`` as one causal query;
 I3  a KV block enters the prefix cache when both models hold it (``scheduler.py`` is told how far that is after every
     step), so whatever the cache hands out is valid for both;
-I4  a request that starts or resumes holds ``start`` tokens in both models (whole cached blocks, hence I3).
+I4  a request that starts or resumes holds ``start`` tokens in both models (whole cached blocks, hence I3);
+I5  of a model's queries in a step, all that have nothing to catch up stand in one forward pass: the scheduler caches
+    prompt blocks when it allots them, so such a query may read blocks that another one of the same step writes.
 
 Prefill, meaning more than one scheduled token or a chunk that does not end the known tokens, runs both models. A model
 that falls ``max_lag`` tokens behind catches up, unless its turn can never come.
@@ -25,12 +27,14 @@ from vllm_patches.tandem.schedule import JUNIOR, SENIOR
 class ModelRun:
     """The token ranges one model runs in a step: of batch row ``rows[i]`` the positions ``[starts[i], ends[i])``.
 
-    Shortest query first, since several attention backends split a batch into decodes, then prefills.
+    ``passes[i]`` numbers, from 0, the forward pass that holds query i. Within a pass the shortest query comes first,
+    since several attention backends split a batch into decodes, then prefills.
     """
 
     rows: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
+    passes: np.ndarray
 
     @property
     def lengths(self) -> np.ndarray:
@@ -41,20 +45,39 @@ class ModelRun:
         """(N + 1,) where each row's tokens begin in the flattened run."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
-    def pieces(self, max_tokens: int) -> list[ModelRun]:
-        """The run in pieces of at most ``max_tokens`` tokens, in order; a longer query is a piece of its own."""
-        if self.lengths.sum() <= max_tokens:
-            return [self]
-        cuts, held = [0], 0
-        for row, length in enumerate(self.lengths):
-            if held and held + length > max_tokens:
-                cuts.append(row)
-                held = 0
-            held += length
-        cuts.append(len(self.rows))
+    def split(self) -> list[ModelRun]:
+        """One run for each forward pass, in order."""
+        cuts = np.flatnonzero(np.diff(self.passes, prepend=-1, append=self.passes[-1] + 1))
         return [
-            ModelRun(self.rows[a:b], self.starts[a:b], self.ends[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)
+            ModelRun(self.rows[a:b], self.starts[a:b], self.ends[a:b], self.passes[a:b])
+            for a, b in zip(cuts, cuts[1:], strict=False)
         ]
+
+
+def model_run(
+    rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, scheduled: np.ndarray, max_tokens: int
+) -> ModelRun:
+    """Distribute the queries of one model over forward passes of at most ``max_tokens`` tokens each.
+
+    Args:
+        rows, starts, ends: (N,) batch rows and the positions that the model runs of each.
+        scheduled: (N,) where the scheduler's own share of each query begins; ``starts < scheduled`` is catch-up.
+
+    All queries without catch-up stand in the first pass: the scheduler allotted them, so they fit. Catch-up fills that
+    pass up and takes further ones.
+    """
+    lengths, catches_up = ends - starts, starts < scheduled
+    passes = np.zeros(len(rows), dtype=np.int64)
+    if lengths.sum() > max_tokens:
+        held, last = int(lengths[~catches_up].sum()), 0
+        for query in np.argsort(lengths, kind="stable"):
+            if catches_up[query]:
+                if held and held + lengths[query] > max_tokens:
+                    held, last = 0, last + 1
+                held += lengths[query]
+                passes[query] = last
+    order = np.lexsort((lengths, passes))
+    return ModelRun(rows[order], starts[order], ends[order], passes[order])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +102,7 @@ def plan_lazy(
     computed: np.ndarray,
     alone: np.ndarray,
     max_lag: int,
+    max_tokens: int,
 ) -> LazyPlan:
     """Plan one step.
 
@@ -89,6 +113,7 @@ def plan_lazy(
         computed: (2, B) tokens whose keys and values each model holds.
         alone: (B,) whether one author writes the whole response; the other model then runs the prompt alone.
         max_lag: most tokens by which the idle model of any other row may be behind after the step.
+        max_tokens: most tokens in one forward pass.
 
     Raises:
         RuntimeError: I1 is broken; the step would read keys and values that no model wrote.
@@ -105,6 +130,6 @@ def plan_lazy(
     for model in (JUNIOR, SENIOR):
         active = np.flatnonzero(both | (writers == model))
         after[model, active] = ends[active]
-        active = active[np.argsort(ends[active] - computed[model, active], kind="stable")]
-        runs.append(ModelRun(active, computed[model, active], ends[active]) if len(active) else None)
+        own = (active, computed[model, active], ends[active], starts[active])
+        runs.append(model_run(*own, max_tokens) if len(active) else None)
     return LazyPlan(writers, (runs[JUNIOR], runs[SENIOR]), after)

@@ -36,7 +36,7 @@ class TandemRunnerMixin:
         super().load_model(*args, **kwargs)
         self.tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
         self.tandem_mode = resolve_mode(self.tandem_config, self.vllm_config)
-        # A catch-up query is one more than the lag and must fit in one forward pass.
+        # A catch-up query is one more than the lag and must fit in a pass of the size the engine was profiled for.
         self._max_lag = min(self.tandem_config.max_lag_tokens, self.scheduler_config.max_num_batched_tokens - 1)
         self.tandem_stats = TandemStats()
         self._step: Step | None = None
@@ -155,6 +155,7 @@ class TandemRunnerMixin:
             self._states.computed[:, step.rows],
             self._states.schedules.has_one_author[step.rows],
             self._max_lag,
+            self.scheduler_config.max_num_batched_tokens,
         )
         step.rows_written, step.last_hidden = [], []
         senior_hidden = None

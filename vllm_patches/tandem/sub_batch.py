@@ -26,20 +26,16 @@ class SubBatchForward:
         model: the senior or the junior.
         vllm_config: the model's own configuration.
         groups: the model's attention groups, with metadata builders.
-
-    A pass never holds more tokens than the engine was profiled and compiled for: catch-up comes on top of what the
-    scheduler allotted, so a run may take several.
     """
 
     def __init__(
         self, model: torch.nn.Module, vllm_config: VllmConfig, groups: list[AttentionGroup], device: torch.device
     ):
         self._model, self._vllm_config, self._groups, self._device = model, vllm_config, groups, device
-        self._max_tokens = vllm_config.scheduler_config.max_num_batched_tokens
 
     def run(self, batch: InputBatch, run: ModelRun) -> torch.Tensor:
         """Hidden states (sum of lengths, H) of the run's tokens, in the run's order."""
-        passes = [self._run_once(batch, piece) for piece in run.pieces(self._max_tokens)]
+        passes = [self._run_once(batch, piece) for piece in run.split()]
         return passes[0] if len(passes) == 1 else torch.cat(passes)
 
     def _run_once(self, batch: InputBatch, run: ModelRun) -> torch.Tensor:

@@ -83,6 +83,19 @@ class Reference:
             schedule.advance(token)
         return Written(text[len(job.prompt) :], mask)
 
+    @torch.inference_mode()
+    def wrote(self, job: Job, found: Written) -> bool:
+        """Whether ``found`` is ``write(job)``: every token is its writer's choice given the text before it.
+
+        One pass per model over the whole text; only where that disagrees does the loop decide.
+        """
+        if found.mask != self.mask_of(found.token_ids, job.tandem, job.prompt):
+            return False
+        text, start = torch.tensor([job.prompt + found.token_ids]), len(job.prompt) - 1
+        chosen = [self.models[author](text).logits[0, start:-1].argmax(-1).tolist() for author in (0, 1)]
+        likely = [chosen[author][k] for k, author in enumerate(found.mask)] == found.token_ids
+        return likely and len(found.token_ids) == job.num_tokens or found == self.write(job)
+
 
 def save_tokenizer(folder: Path, change: str = "") -> None:
     """Every third token begins a word, every seventh ends a paragraph."""
@@ -136,6 +149,16 @@ def models(tmp_path_factory) -> dict[str, Path]:
     }
     save_tokenizer(paths["stranger"], change="x")
     return paths
+
+
+@pytest.fixture(scope="session")
+def vocab() -> int:
+    return VOCAB
+
+
+@pytest.fixture(scope="session")
+def make_job() -> type[Job]:
+    return Job
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_patches.tandem.plan import ModelRun, plan_lazy
+from vllm_patches.tandem.plan import model_run, plan_lazy
 from vllm_patches.tandem.schedule import JUNIOR, SENIOR
 
 
@@ -40,13 +40,14 @@ def one_step(draw):
         computed,
         np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows))),
         draw(st.integers(1, 20)),
+        draw(st.sampled_from([40, 80, 10_000])),
     )
 
 
 @given(one_step())
 def test_the_plan_is_the_loops(step):
-    starts, ends, _, _, computed, _, _ = step
-    ranges, writers = loop_plan(*step)
+    starts, ends, _, _, computed, _, _, _ = step
+    ranges, writers = loop_plan(*step[:-1])
     plan = plan_lazy(*step)
     assert plan.writers.tolist() == writers
     for model in (JUNIOR, SENIOR):
@@ -58,7 +59,7 @@ def test_the_plan_is_the_loops(step):
         )
         assert planned == ranges[model]
         if run is not None:
-            assert (np.diff(run.lengths) >= 0).all()
+            assert all((np.diff(one.lengths) >= 0).all() for one in run.split())
             assert run.offsets.tolist() == np.concatenate([[0], np.cumsum(run.lengths)]).tolist()
         after = [ranges[model].get(row, (0, computed[model, row]))[1] for row in range(len(starts))]
         assert plan.computed[model].tolist() == after
@@ -82,7 +83,9 @@ def test_over_a_generation_no_token_is_missed_and_only_idle_models_lag(prompts, 
         ends = np.minimum(known, starts + max(1, budget // rows))
         samples = ends == known
         who = np.where(alone, who, [authors.choice([JUNIOR, SENIOR]) for _ in range(rows)])
-        plan = plan_lazy(starts[live], ends[live], samples[live], who[live], computed[:, live], alone[live], max_lag)
+        plan = plan_lazy(
+            starts[live], ends[live], samples[live], who[live], computed[:, live], alone[live], max_lag, budget
+        )
         for model in (JUNIOR, SENIOR):
             run = plan.runs[model]
             for row, start, end in [] if run is None else zip(run.rows, run.starts, run.ends, strict=True):
@@ -101,21 +104,47 @@ def test_over_a_generation_no_token_is_missed_and_only_idle_models_lag(prompts, 
         assert len(written[1 - who[row]][row]) in (prompts[row], prompts[row] - 1), "prompt only, in one or more chunks"
 
 
-@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), max_tokens=st.integers(1, 60))
-def test_pieces_are_the_run_in_order_and_small(lengths, max_tokens):
-    starts = np.arange(len(lengths)) * 7
-    run = ModelRun(np.arange(len(lengths)), starts, starts + np.array(sorted(lengths)))
-    pieces = run.pieces(max_tokens)
+@st.composite
+def queries(draw):
+    """Queries of one model, and a pass size that holds the scheduler's share of them."""
+    lengths = np.array(draw(st.lists(st.integers(1, 30), min_size=1, max_size=12)))
+    behind = np.array([draw(st.integers(0, length - 1)) for length in lengths])
+    behind[np.array(draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))] = 0
+    starts = 7 * np.arange(len(lengths))
+    share = int((lengths - behind).sum())
+    return np.arange(len(lengths)) + 3, starts, starts + lengths, starts + behind, share + draw(st.integers(0, 40))
+
+
+@given(queries())
+def test_passes_hold_every_query_once_and_what_was_just_allotted_together(case):
+    rows, starts, ends, scheduled, max_tokens = case
+    run = model_run(*case)
+    found = sorted(zip(run.rows.tolist(), run.starts.tolist(), run.ends.tolist(), strict=True))
+    assert found == list(zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True))
+    passes = run.split()
     for name in ("rows", "starts", "ends"):
-        assert np.concatenate([getattr(piece, name) for piece in pieces]).tolist() == getattr(run, name).tolist()
-    for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
-        assert piece.lengths.sum() <= max_tokens or len(piece.rows) == 1
-        assert after is None or piece.lengths.sum() + after.lengths[0] > max_tokens, "no piece ends early"
+        assert np.concatenate([getattr(one, name) for one in passes]).tolist() == getattr(run, name).tolist()
+    allotted = set(rows[starts == scheduled].tolist())
+    assert allotted <= set(passes[0].rows.tolist()), "what the scheduler allotted may read each other's blocks"
+    for one, after in zip(passes, [*passes[1:], None], strict=True):
+        assert one.lengths.sum() <= max_tokens or len(one.rows) == 1
+        assert (np.diff(one.lengths) >= 0).all()
+        if after is not None:
+            assert one.lengths.sum() + min(after.lengths) > max_tokens, "no pass ends early"
+    assert len(passes) == 1 or run.lengths.sum() > max_tokens
+
+
+def test_catch_up_shares_the_first_pass_and_spills_into_further_ones():
+    rows = np.arange(4)
+    ends = np.array([10, 40, 20, 20])
+    run = model_run(rows, np.array([0, 10, 5, 9]), ends, np.array([0, 39, 19, 9]), 40)
+    assert run.rows.tolist() == [0, 3, 2, 1]
+    assert run.passes.tolist() == [0, 0, 0, 1]
 
 
 def test_a_model_ahead_of_the_scheduler_is_an_error():
     with pytest.raises(RuntimeError, match="row 1 starts at token 5, but the models hold"):
         plan_lazy(
             np.array([9, 5]), np.array([10, 6]), np.array([True, True]), np.array([1, 1]),
-            np.array([[9, 6], [9, 5]]), np.array([False, False]), 16,
+            np.array([[9, 6], [9, 5]]), np.array([False, False]), 16, 48,
         )  # fmt: skip
