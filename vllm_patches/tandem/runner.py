@@ -72,16 +72,19 @@ class TandemRunnerMixin:
                 f"the two models need {len(groups)} KV cache groups; tandem decoding takes models with one kind of "
                 "attention (no sliding windows beside full attention, no state-space layers)"
             )
+        self._groups = tuple(self._attention_groups(model) for model in (JUNIOR, SENIOR))
+        self.attn_groups[0] = [*self._groups[SENIOR], *self._groups[JUNIOR]]
         self._forwards = (
-            SubBatchForward(self.junior, self._junior_config, self._attention_groups(True), self.device),
-            SubBatchForward(self.model, self.vllm_config, self._attention_groups(False), self.device),
+            SubBatchForward(self.junior, self._junior_config, self._groups[JUNIOR], self.device),
+            SubBatchForward(self.model, self.vllm_config, self._groups[SENIOR], self.device),
         )
 
-    def _attention_groups(self, of_junior: bool) -> list[AttentionGroup]:
-        config = self._junior_config if of_junior else self.vllm_config
+    def _attention_groups(self, model: int) -> list[AttentionGroup]:
+        """The attention groups of one model's layers, with metadata builders of that model's configuration."""
+        config = self._junior_config if model == JUNIOR else self.vllm_config
         groups = []
         for group in self.attn_groups[0]:
-            names = [name for name in group.layer_names if (name in self._junior_layers) == of_junior]
+            names = [name for name in group.layer_names if (name in self._junior_layers) == (model == JUNIOR)]
             if names:
                 own = AttentionGroup(group.backend, names, group.kv_cache_spec, group.kv_cache_group_id)
                 own.create_metadata_builders(config, self.device, self._kernel_block_sizes[0])
@@ -117,7 +120,20 @@ class TandemRunnerMixin:
     def _build_attention_metadata(self, *args, **kwargs):
         if self._step is not None and self.tandem_mode == "lazy":
             return {}, None
-        return super()._build_attention_metadata(*args, **kwargs)
+        # One call for each model: within a call vLLM shares metadata between groups whose KV caches have one shape,
+        # and backends put the number of query heads into them.
+        both, prefix_lens = self.attn_groups, kwargs.pop("cascade_attn_prefix_lens", None)
+        metadata, first = {}, 0
+        try:
+            for groups in (self._groups[SENIOR], self._groups[JUNIOR]):
+                self.attn_groups = [groups]
+                own_lens = prefix_lens and [prefix_lens[0][first : first + len(groups)]]
+                built, common = super()._build_attention_metadata(*args, cascade_attn_prefix_lens=own_lens, **kwargs)
+                metadata |= built
+                first += len(groups)
+        finally:
+            self.attn_groups = both
+        return metadata, common
 
     def _model_forward(self, input_ids=None, positions=None, **kwargs):
         if self._step is None:

@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from vllm.forward_context import get_forward_context  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def alone(jobs, reference):
@@ -26,7 +28,39 @@ def test_twins_write_what_one_writes_alone(open_engine, models, jobs, alone, mod
 
 
 @pytest.mark.parametrize("mode", ["lock_step", "lazy"])
-def test_models_of_one_shape_share_their_attention_groups(open_engine, models, jobs, reference_with_sibling, mode):
-    engine = open_engine(models["senior"], dict(junior_model=str(models["sibling"]), mode=mode))
-    assert len(engine.runner.attn_groups[0]) == 1
-    assert engine.run(jobs[:9]) == [reference_with_sibling.write(job) for job in jobs[:9]]
+@pytest.mark.parametrize("junior", ["junior", "sibling"])
+def test_each_models_layers_run_on_metadata_of_its_own_builders(
+    open_engine, models, jobs, reference, reference_with_sibling, mode, junior, monkeypatch
+):
+    engine = open_engine(models["senior"], dict(junior_model=str(models[junior]), mode=mode))
+    runner, built_for, seen = engine.runner, {}, {"junior": set(), "senior": set()}
+    for builder_class in {type(group.get_metadata_builder()) for group in runner.attn_groups[0]}:
+        for name in ("build", "update_block_table"):
+            real = getattr(builder_class, name)
+
+            def noting(builder, *args, real=real, **kwargs):
+                metadata = real(builder, *args, **kwargs)
+                built_for[id(metadata)] = (metadata, builder.vllm_config.model_config.model)
+                return metadata
+
+            monkeypatch.setattr(builder_class, name, noting)
+
+    def note(layers, of):
+        def hook(*_):
+            metadata = get_forward_context().attn_metadata
+            seen[of] |= {built_for[id(metadata[name])][1] for name in layers}
+
+        return hook
+
+    context = runner.compilation_config.static_forward_context
+    senior_layers = set(context) - runner._junior_layers
+    assert senior_layers and runner._junior_layers
+    handles = [
+        runner.junior.register_forward_pre_hook(note(runner._junior_layers, "junior")),
+        runner.model.register_forward_pre_hook(note(senior_layers, "senior")),
+    ]
+    loop = {"junior": reference, "sibling": reference_with_sibling}[junior]
+    assert engine.run(jobs[:9]) == [loop.write(job) for job in jobs[:9]]
+    for handle in handles:
+        handle.remove()
+    assert seen == {"junior": {str(models[junior])}, "senior": {str(models["senior"])}}
