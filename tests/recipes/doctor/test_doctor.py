@@ -11,6 +11,7 @@ import pytest
 from recipes import plugin
 from recipes.doctor import __main__ as doctor
 from recipes.doctor import environment, probes
+from recipes.doctor.cluster import compare_nodes
 from recipes.doctor.environment import FAILURE, NOTICE, OK, Finding
 
 ROOT = Path(__file__).parents[3]
@@ -74,9 +75,31 @@ def test_both_ledgers_are_reported(healthy):
     assert {"verl ledger", "vllm ledger"} <= sections
 
 
+def test_the_quick_form_answers_without_importing_verl_vllm_or_torch():
+    code = (
+        "import sys; from recipes.doctor.__main__ import main; code = main(['--quick']);"
+        "print(code, sorted({'verl', 'vllm', 'torch', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
+    assert "versions, packages and names: as expected" in done.stderr
+
+
+def test_a_name_without_its_definition_is_a_failure(monkeypatch):
+    rows = (
+        plugin.Row("policy_loss", "here", "recipes.doctor.report:render"),
+        plugin.Row("policy_loss", "no_attribute", "recipes.doctor.report:no_such_function"),
+        plugin.Row("policy_loss", "no_module", "recipes.no_such_room.loss:loss"),
+    )
+    monkeypatch.setattr(plugin, "TABLE", rows)
+    found = by_item(environment.check_names())
+    assert {item: finding.state for item, finding in found.items()} == {"no_attribute": FAILURE, "no_module": FAILURE}
+
+
 def test_a_disabled_plugin_fails_the_command(monkeypatch, capsys):
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
-    monkeypatch.setattr(environment, "survey", lambda: list(environment.check_plugin()))
+    monkeypatch.setattr(environment, "quick_survey", lambda: [])
+    monkeypatch.setattr(environment, "slow_survey", lambda announce: list(environment.check_plugin()))
     assert doctor.main(["--json"]) == 1
     findings = json.loads(capsys.readouterr().out)["nodes"]["this machine"]
     (finding,) = [finding for finding in findings if finding["item"] == "recipes.plugin"]
@@ -197,11 +220,11 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_still_report(monkeypatc
     def sound():
         yield Finding("versions", "verl", OK, "0.9.1")
 
-    for name in ("versions", "rollout_engine", "copies", "plugin", "vllm", "optional_libraries"):
+    for name in ("versions", "rollout_engine", "copies", "names", "plugin", "vllm", "optional_libraries"):
         monkeypatch.setattr(environment, f"check_{name}", broken)
     monkeypatch.setattr(environment, "check_machine", sound)
     findings = environment.survey()
-    assert [finding.state for finding in findings].count(FAILURE) == 6
+    assert [finding.state for finding in findings].count(FAILURE) == 7
     assert Finding("versions", "verl", OK, "0.9.1") in findings
 
 
@@ -217,7 +240,7 @@ def test_nodes_that_differ_in_a_version_are_named():
         "a": [Finding("versions", "verl", OK, "0.9.1 (tested: >=0.9)"), Finding("versions", "ray", OK, "2.60.0")],
         "b": [Finding("versions", "verl", OK, "0.9.0 (tested: >=0.9)"), Finding("versions", "ray", OK, "2.60.0")],
     }
-    (finding,) = doctor.compare_nodes(nodes)
+    (finding,) = compare_nodes(nodes)
     assert (finding.item, finding.state) == ("verl", FAILURE)
     assert "0.9.1 on a; 0.9.0 on b" in finding.detail
 
