@@ -38,6 +38,12 @@ def mix64_array(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
+def coin_authors(key: np.ndarray, threshold: np.ndarray, redraw: np.ndarray) -> np.ndarray:
+    """Who wins coin number ``redraw`` (from 0) of each stream; elementwise, the shapes broadcast."""
+    counter = (np.asarray(redraw).astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN_GAMMA)
+    return mix64_array(key + counter) >> np.uint64(64 - COIN_BITS) < threshold
+
+
 class ScheduleTable:
     """One row per live response; rows are handed out by ``add`` and given back by ``remove``.
 
@@ -103,6 +109,14 @@ class ScheduleTable:
         self._draw(rows[due & self.aligned_before[rows] & (self.since[rows] > 0)])
         return self.author[rows].copy()
 
+    def name_of(self, number: int) -> str:
+        """The strategy behind a value of the ``strategy`` column."""
+        return self._names[number]
+
+    def is_boundary(self, kind: str | None) -> np.ndarray:
+        """(vocabulary,) bool, the boundary tokens of a kind; none for None."""
+        return self._is_boundary[kind]
+
     def _advance_strategy(self, name: str, rows: np.ndarray, token_ids: np.ndarray) -> None:
         strategy = STRATEGIES[name]
         boundary = self._is_boundary[strategy.boundary][token_ids]
@@ -117,9 +131,7 @@ class ScheduleTable:
             self.since[turned] = 0
 
     def _draw(self, rows: np.ndarray) -> None:
-        counter = (self.redraws[rows] + np.uint64(1)) * np.uint64(GOLDEN_GAMMA)
-        coins = mix64_array(self.key[rows] + counter) >> np.uint64(64 - COIN_BITS)
-        self.author[rows] = coins < self.threshold[rows]
+        self.author[rows] = coin_authors(self.key[rows], self.threshold[rows], self.redraws[rows])
         self.redraws[rows] += np.uint64(1)
         self.since[rows] = 0
 

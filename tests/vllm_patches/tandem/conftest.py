@@ -206,6 +206,22 @@ def engine_in_process():
         yield
 
 
+@pytest.fixture(scope="session")
+def chi_square():
+    """``p(counts, expected)``: the chi-square test's p-value; 0 where something came that cannot be."""
+
+    def p(counts, expected) -> float:
+        counts, expected = (torch.as_tensor(values, dtype=torch.float64).ravel() for values in (counts, expected))
+        possible = expected > 0
+        if counts[~possible].any():
+            return 0.0
+        counts, expected = counts[possible], expected[possible]
+        statistic = ((counts - expected) ** 2 / expected).sum()
+        return float(torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2, dtype=torch.float64), statistic / 2))
+
+    return p
+
+
 class Engine:
     """A vLLM engine that decodes in tandem."""
 
