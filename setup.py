@@ -19,6 +19,7 @@ BASE = [
     "matplotlib>=3.8",
     "psutil>=5.9",
     "pyarrow>=19",
+    "pydantic>=2.7",
     "rapidfuzz>=3.9",
     "rich>=13",
     "tenacity>=9",

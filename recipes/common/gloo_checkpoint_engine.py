@@ -23,9 +23,7 @@ from verl.checkpoint_engine.base import (
 )
 from verl.workers.rollout.utils import ensure_async_iterator
 
-
-class WeightTransferError(RuntimeError):
-    """Weights did not get from the actor to every rollout worker."""
+from recipes.errors import WeightTransferError
 
 
 @CheckpointEngineRegistry.register("gloo")

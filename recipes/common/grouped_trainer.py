@@ -22,7 +22,8 @@ from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.import_utils import load_extern_object
 
 from recipes.common.groups import Group, Sample, group_by_prompt, settle
-from recipes.common.reward_faults import RewardFaults
+from recipes.common.reward_faults import BLOCK, RewardFaults
+from recipes.common.settings import read
 from reward_fns.errors import ResultError
 from reward_fns.result import Result, Score, from_verl
 
@@ -37,8 +38,7 @@ class GroupedTrainer(PPOTrainerSync):
             # verl compares this name with "sync" in several places; it was needed only to find this class.
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
-        block = config.algorithm.get("reward_faults")
-        self.reward_faults = RewardFaults.from_mapping(OmegaConf.to_container(block) if block is not None else None)
+        self.reward_faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
         hook = config.algorithm.get("group_hook") or {}
         arguments = OmegaConf.to_container(hook.get("kwargs") or OmegaConf.create({}))
         self.group_hook = partial(load_extern_object(hook.path, hook.name), **arguments) if hook.get("path") else None

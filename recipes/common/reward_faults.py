@@ -1,9 +1,9 @@
 """The settings of ``algorithm.reward_faults``: limits on a reward function, and how much of a batch may go unjudged."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
 
-from recipes.errors import ConfigError
+from recipes.common.settings import Count, Positive, Share
 from reward_fns.result import FailureBudget
 
 BLOCK = "algorithm.reward_faults"
@@ -25,39 +25,15 @@ class RewardFaults:
             baseline over one response is that response.
     """
 
-    time_limit: float = 10.0
-    memory_limit: int = 2 << 30
-    isolate: str = "auto"
-    workers: int = 2
-    skip_share: float = 0.1
-    min_skips: int = 1
-    min_group: int = 2
-
-    def __post_init__(self) -> None:
-        if self.isolate not in ("auto", "always", "never"):
-            raise ConfigError(f"{BLOCK}.isolate must be auto, always or never, found {self.isolate!r}")
-        for name in ("time_limit", "memory_limit", "workers", "min_skips", "min_group"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ConfigError(f"{BLOCK}.{name} must be greater than 0, found {value!r}")
-        if isinstance(self.skip_share, bool) or not 0 <= self.skip_share <= 1:
-            raise ConfigError(f"{BLOCK}.skip_share must be in [0, 1], found {self.skip_share!r}")
-
-    @classmethod
-    def from_mapping(cls, block: Mapping | None) -> "RewardFaults":
-        """Read the block; an absent one gives the defaults.
-
-        Raises:
-            ConfigError: an unknown key or a value out of range.
-        """
-        if block is None:
-            return cls()
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(str(key) for key in block if key not in known)
-        if unknown:
-            raise ConfigError(f"{BLOCK} has no option {', '.join(unknown)}; the options are {', '.join(known)}")
-        return cls(**{str(key): value for key, value in block.items()})
+    time_limit: Positive = 10.0
+    memory_limit: Count = 2 << 30
+    isolate: Literal["auto", "always", "never"] = "auto"
+    workers: Count = 2
+    skip_share: Share = 0.1
+    min_skips: Count = 1
+    min_group: Count = 2
 
     @property
     def budget(self) -> FailureBudget:
-        return FailureBudget(share=float(self.skip_share), min_count=int(self.min_skips))
+        """What of a batch may be skipped."""
+        return FailureBudget(share=self.skip_share, min_count=self.min_skips)

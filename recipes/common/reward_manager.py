@@ -13,7 +13,8 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.utils.reward_score import default_compute_score
 
 from recipes.common import reward_call
-from recipes.common.reward_faults import RewardFaults
+from recipes.common.reward_faults import BLOCK, RewardFaults
+from recipes.common.settings import read
 from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import Result, Score, Skip, from_verl, normalise, to_verl
 
@@ -32,8 +33,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
         self.compute_score = compute_score or default_compute_score
         self.reward_router_address = reward_router_address
         self.reward_model_tokenizer = reward_model_tokenizer
-        block = config.algorithm.get("reward_faults")
-        self.faults = RewardFaults.from_mapping(OmegaConf.to_container(block) if block is not None else None)
+        self.faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
 
     async def run_single(self, data: DataProto) -> dict:
         arguments = await self._arguments(data[-1:][0])

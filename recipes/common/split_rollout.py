@@ -12,11 +12,7 @@ from verl.utils.import_utils import import_external_libs
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from recipes.common.split_resources import is_split, rollout_devices
-from recipes.errors import EnvironmentProblem
-
-
-class StaleRollout(RuntimeError):
-    """Responses come from other weights than those that the step trains."""
+from recipes.errors import EnvironmentProblem, StaleRollout
 
 
 class SplitRollout:

@@ -54,13 +54,12 @@ def check_reward(config) -> None:
 
 def check_group_stage(config) -> None:
     """The settings of the reward manager and of the group hook, before a worker reads them."""
-    from omegaconf import OmegaConf
     from verl.utils.import_utils import load_extern_object
 
-    from recipes.common.reward_faults import RewardFaults
+    from recipes.common.reward_faults import BLOCK, RewardFaults
+    from recipes.common.settings import read
 
-    block = config.algorithm.get("reward_faults")
-    RewardFaults.from_mapping(OmegaConf.to_container(block, resolve=True) if block is not None else None)
+    read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
     hook = config.algorithm.get("group_hook") or {}
     if hook.get("path"):
         try:
@@ -121,10 +120,7 @@ def check_verl(config, recipe: str) -> None:
     """The upstream symbols the recipe stands on, then verl's own validation, its assertions turned into a sentence."""
     from recipes.upstream import compat
 
-    try:
-        compat.ensure(compat.rows_for(recipe))
-    except compat.UnknownUpstreamError as error:
-        raise EnvironmentProblem(str(error)) from error
+    compat.ensure(compat.rows_for(recipe))
 
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config

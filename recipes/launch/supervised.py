@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check(config)
         config_checks.fall_back_to_sdpa(config, device, ("model",))
         compat.ensure([row for row in compat.LEDGER if row.used_by == compat.SUPERVISED_START])
-    except (LaunchError, compat.UnknownUpstreamError) as error:
+    except LaunchError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"sft: {' '.join(str(error).split())}", file=sys.stderr)
         return REFUSED

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from recipes.common.files import write_json
 from recipes.upstream.run_identity import VARIABLE
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -59,11 +60,7 @@ def begin_run() -> RunRecord:
     started = psutil.Process().create_time()
     name = f"{socket.gethostname()}-{os.getpid()}-{int(started)}-{secrets.token_hex(4)}"
     record = RunRecord(name, os.getpid(), started, time.time())
-    folder = records_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{name}.partial"
-    partial.write_text(json.dumps(asdict(record)))
-    partial.replace(folder / f"{name}.json")
+    write_json(records_folder() / f"{name}.json", asdict(record))
     os.environ[VARIABLE] = name
     return record
 
@@ -80,9 +77,7 @@ def note_segments(record: RunRecord, processes: Iterable[psutil.Process]) -> Non
     noted = _segments(record)
     found = {status.st_ino: path.name for path, status in _shared_memory() if status.st_ino in mapped}
     if found.keys() - noted.keys():
-        partial = _noted(record).with_suffix(".partial")
-        partial.write_text(json.dumps(noted | found))
-        partial.replace(_noted(record))
+        write_json(_noted(record), noted | found)
 
 
 def _noted(record: RunRecord) -> Path:

@@ -6,24 +6,14 @@ first leaves a tracker it cannot read, and the second loses the curve.
 """
 
 import json
-import os
 import re
 from pathlib import Path
 
+from recipes.common.files import write
 from recipes.errors import CheckpointError
 
 TRACKER = "latest_checkpointed_iteration.txt"
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, and a crash, see the old text or the new."""
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def is_complete(folder: Path) -> bool:
@@ -64,7 +54,7 @@ def resume_step(directory: Path) -> tuple[int, str | None]:
             f"{tracker} says {named!r}, and {directory} holds no complete checkpoint: "
             "move the folder away to start over"
         )
-    write_atomically(tracker, str(steps[-1]))
+    write(tracker, str(steps[-1]))
     return steps[
         -1
     ], f"{tracker} said {named!r}, which is no complete checkpoint; resuming from global_step_{steps[-1]}"
@@ -97,7 +87,7 @@ def carry_metrics_over(metrics: Path, step: int) -> None:
     """Set aside the lines up to the step that is resumed, so that verl's logger can start its file anew."""
     kept = _lines(history_file(metrics), step) | _lines(metrics, step)
     if kept:
-        write_atomically(history_file(metrics), "".join(f"{kept[key]}\n" for key in sorted(kept)))
+        write(history_file(metrics), "".join(f"{kept[key]}\n" for key in sorted(kept)))
     else:
         history_file(metrics).unlink(missing_ok=True)
 
@@ -109,7 +99,7 @@ def join_metrics(metrics: Path) -> None:
         return
     last = 2**62
     joined = _lines(history, last) | _lines(metrics, last)
-    write_atomically(metrics, "".join(f"{joined[key]}\n" for key in sorted(joined)))
+    write(metrics, "".join(f"{joined[key]}\n" for key in sorted(joined)))
     history.unlink()
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from recipes.lifecycle.resume import write_atomically
+from recipes.common.files import write
 from recipes.pasodoble.buffer import QuestionBuffer
 from recipes.pasodoble.diversity import DiversityHistory
 from recipes.pasodoble.settings import RoundSettings
@@ -31,7 +31,7 @@ class GameState:
     def save(self, folder: str | Path) -> None:
         """Write ``pasodoble.json`` in one step."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(folder) / FILE, json.dumps(self._state(), ensure_ascii=True))
+        write(Path(folder) / FILE, json.dumps(self._state(), ensure_ascii=True))
 
     def load(self, folder: str | Path) -> None:
         """Read what ``save`` wrote.

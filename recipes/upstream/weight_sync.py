@@ -11,16 +11,13 @@ import traceback
 
 import wrapt
 
+from recipes.errors import WeightSyncTimeout
 from recipes.upstream import compat, startup_errors
 from recipes.upstream.run_identity import run_tag
 
 VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"
 MODULE = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer"
 SENTINEL = "_verl_duets_sync_timeout"
-
-
-class WeightSyncTimeout(TimeoutError):
-    """The rollout engine did not acknowledge a bucket of weights in time."""
 
 
 def limit_seconds() -> float:

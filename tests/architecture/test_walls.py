@@ -12,10 +12,11 @@ _spec.loader.exec_module(walls)
 RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
 # From the ground up; a room imports only from floors below its own.
 FLOORS = (
-    ("recipes.errors", "recipes.upstream", "reward_fns", "vllm_patches"),
-    ("recipes.platforms", "recipes.lifecycle"),
+    ("recipes.errors", "reward_fns", "vllm_patches"),
+    ("recipes.upstream",),
+    ("recipes.platforms",),
     ("recipes.plugin", "recipes.common"),
-    ("recipes.doctor", "recipes.evaluation"),
+    ("recipes.lifecycle", "recipes.doctor", "recipes.evaluation"),
     ("recipes.launch",),
     ("recipes.sppo", "recipes.tandem", "recipes.serl", "recipes.pasodoble", "recipes.step_ppo"),
 )

@@ -1,0 +1,107 @@
+"""Read a block of a run's config into a frozen dataclass, or say in one sentence what is wrong with it.
+
+The dataclass is the whole description: field names are the keys, annotations the types and ranges, `__post_init__` the
+rules between fields. pydantic checks the types, strictly: `true` is no number and `"5"` no integer; an integer is a
+number, and a list fills a tuple. For ranges use the names below, or `Annotated[int, pydantic.Field(ge=2, le=8)]`; for
+choices, `Literal["batch", "prompt"]`; for a nested block, another dataclass::
+
+    @dataclass(frozen=True)
+    class SppoSettings:
+        eta: Positive = 1.0
+        scope: Literal["batch", "prompt"] = "batch"
+
+    settings = read(SppoSettings, config.algorithm.get("sppo"), "algorithm.sppo")
+"""
+
+import difflib
+import functools
+import json
+import os
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Interval
+from pydantic import AllowInfNan, TypeAdapter, ValidationError
+
+from recipes.errors import ConfigError
+
+T = TypeVar("T")
+
+Finite = Annotated[float, AllowInfNan(False)]
+Positive = Annotated[float, AllowInfNan(False), Gt(0)]
+NonNegative = Annotated[float, AllowInfNan(False), Ge(0)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+PositiveShare = Annotated[float, Interval(gt=0, le=1)]
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+
+
+def read(cls: type[T], block: Any, name: str) -> T:
+    """Read a block of settings.
+
+    Args:
+        cls: a dataclass whose annotations are the types and ranges.
+        block: a mapping (plain or OmegaConf's); None stands for an empty one.
+        name: dotted name of the block, for messages.
+
+    Raises:
+        ConfigError: an unknown key (with the nearest known one), a missing key, a wrong type, a value out of range, or
+            what `__post_init__` refuses.
+    """
+    plain = {} if block is None else _plain(block, name)
+    _refuse_unknown(cls, plain, name)
+    try:
+        # As JSON, since only there a strict list may fill a tuple.
+        return _adapter(cls).validate_json(json.dumps(plain, default=os.fspath), strict=True)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, name)) from error
+    except TypeError as error:
+        raise ConfigError(f"{name} holds a value that no config can: {error}") from error
+
+
+def _plain(block: Any, name: str) -> dict[str, Any]:
+    if type(block).__module__.startswith("omegaconf"):
+        from omegaconf import OmegaConf
+
+        block = OmegaConf.to_container(block, resolve=True)
+    if not isinstance(block, Mapping):
+        raise ConfigError(f"{name} must be a block of settings, found {block!r}")
+    return dict(block)
+
+
+@functools.cache
+def _adapter(cls: type) -> TypeAdapter:
+    return TypeAdapter(cls)
+
+
+def _refuse_unknown(cls: type, block: Mapping[str, Any], name: str) -> None:
+    """Every level of the block, before the values: a mistyped key is the likelier cause of what is missing."""
+    known = [entry.name for entry in fields(cls)]
+    for key in block:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"unknown key {name}.{key}{hint} (known: {', '.join(known)})")
+    kinds = get_type_hints(cls)
+    for key, value in block.items():
+        nested = next((kind for kind in _alternatives(kinds[key]) if is_dataclass(kind)), None)
+        if nested is not None and isinstance(value, Mapping):
+            _refuse_unknown(nested, value, f"{name}.{key}")
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _sentence(error: ValidationError, name: str) -> str:
+    found = error.errors(include_url=False)[0]
+    where = ".".join([name, *(str(part) for part in found["loc"])])
+    if found["type"] == "value_error":
+        own = str(found["ctx"]["error"])
+        return own if own.startswith(name) else f"{where}: {own}"
+    if found["type"] == "missing":
+        return f"{where} is not set"
+    rule = found["msg"].removeprefix("Input should ")
+    return f"{where} must {rule}, found {found['input']!r}" if rule != found["msg"] else f"{where}: {rule}"
