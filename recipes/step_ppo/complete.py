@@ -5,19 +5,25 @@ from collections import Counter
 from collections.abc import Sequence
 
 from recipes.step_ppo import command
-from recipes.step_ppo.data import Question, load_questions
+from recipes.step_ppo.data import MalformedData, Question, load_questions
 from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
 from recipes.step_ppo.journal import Journal, Record, expand, read_records
 from recipes.step_ppo.labels import state_value
 from recipes.step_ppo.outcome import correct, judge
 from recipes.step_ppo.stage import add_budget_arguments, budget_from, generate_into
+from recipes.step_ppo.tokens import encode_state, load_tokenizer
 from reward_fns.result import Skip
 
 
-def state_prompt(question: Question, prefix: str) -> str:
-    """Prompt of a completion: the question's prompt continued by the prefix. The completion normally starts with a
-    line break."""
-    return f"{question.prompt} {prefix}"
+def state_prompt(tokenizer, question: Question, state: Record) -> list[int]:
+    """Token ids that a completion of the state continues.
+
+    Raises:
+        MalformedData: a record of an earlier version, which does not say how its response goes on.
+    """
+    if "rest" not in state:
+        raise MalformedData(f"state {state['key']} has no field 'rest': write the states again with `states`")
+    return encode_state(tokenizer, question.prompt, state["prefix"], state["rest"])
 
 
 def value_record(
@@ -56,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--states", nargs="+", required=True, help="output of states: files or glob patterns")
     parser.add_argument("--output", required=True, help="jsonl file")
+    parser.add_argument("--tokenizer", help="folder or id of the model's tokenizer (default: --model)")
     parser.add_argument("--require-distinct", action="store_true", help="leave out states with equal completions")
     parser.add_argument("--min-content", action="store_true", help="leave out states whose last step is nearly empty")
     parser.add_argument("--keep-completions", action="store_true", help="write the texts, not only the hits")
@@ -67,14 +74,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    if args.chat:
+        raise SystemExit("complete: chat completions cannot go on in the middle of a response; leave --chat out")
     questions = load_questions(args.data)
     states = {r["key"]: r for r in read_records(expand(args.states), skip_corrupt=args.skip_corrupt)}
     if missing := next((s["id"] for s in states.values() if s["id"] not in questions), None):
         raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
     choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}
-    with Journal(args.output, options=sampling_options(args) | choices, skip_corrupt=args.skip_corrupt) as journal:
+    tokenizer = load_tokenizer(args.tokenizer or args.model)
+    # Values of an earlier version were sampled behind another token; the journal must not mix them.
+    options = sampling_options(args) | choices | {"cut": "token"}
+    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
         requests = [
-            Request(key, state_prompt(questions[state["id"]], state["prefix"]), request_seed(args.seed, key))
+            Request(key, state_prompt(tokenizer, questions[state["id"]], state), request_seed(args.seed, key))
             for key, state in states.items()
         ]
         tally, generator = generate_into(

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation without whitening, and the KL penalty that enters the reward.
+"""Generalised advantage estimation without whitening.
 
 The LPR code (lora_share_trainer/ppo_engine.py) uses raw advantages; verl's own estimator always whitens them.
 Whitening is a flag here.
@@ -24,7 +24,7 @@ def gae(
     last one is 0.
 
     Args:
-        token_level_rewards: (B, T) reward of each token, KL penalty included.
+        token_level_rewards: (B, T) reward of each token; verl has subtracted its KL penalty (`use_kl_in_reward`).
         values: (B, T) critic's value of the state in which each token was chosen.
         response_mask: (B, T), 1 for tokens that count.
         gamma: discount in [0, 1].
@@ -66,18 +66,3 @@ def _whitened(advantages: Tensor, mask: Tensor) -> Tensor:
     mean = (advantages * mask).sum() / count
     variance = ((advantages - mean).square() * mask).sum() / (count - 1)
     return (advantages - mean) * torch.rsqrt(variance + 1e-8) * mask
-
-
-def penalised_rewards(
-    scores: Tensor, log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor, *, coefficient: float
-) -> Tensor:
-    """Token rewards with the KL penalty: score_t - coefficient * (log pi(t) - log pi_ref(t)).
-
-    Args:
-        scores: (B, T) step rewards. log_prob, ref_log_prob: (B, T) in nats. response_mask: (B, T).
-        coefficient: weight of the penalty (0.1 in the LPR code).
-
-    Returns:
-        (B, T), 0 where masked.
-    """
-    return (scores - coefficient * (log_prob - ref_log_prob)) * response_mask

@@ -1,6 +1,7 @@
 """Sampling text from a model: vLLM in this process, or any OpenAI-compatible server.
 
-Both take the prompt as plain text (no chat template) and hand each request's texts over as soon as they are there.
+Both take the prompt as plain text or token ids (no chat template) and hand each request's texts over as soon as they
+are there.
 """
 
 import argparse
@@ -35,10 +36,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. `seed` makes the draw a function of the run and the key alone, where the server honours it."""
+    """One prompt, as text or as token ids. `seed` makes the draw a function of the run and the key alone, where the
+    server honours it."""
 
     key: str
-    prompt: str
+    prompt: str | list[int]
     seed: int
 
 
@@ -167,7 +169,11 @@ class VLLMGenerator:
                 )
                 for request in batch
             ]
-            outputs = self.llm.generate([request.prompt for request in batch], params, use_tqdm=False)
+            prompts = [
+                request.prompt if isinstance(request.prompt, str) else {"prompt_token_ids": request.prompt}
+                for request in batch
+            ]
+            outputs = self.llm.generate(prompts, params, use_tqdm=False)
             for request, output in zip(batch, outputs, strict=True):
                 on_result(request, [choice.text for choice in output.outputs])
 

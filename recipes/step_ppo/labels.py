@@ -66,11 +66,6 @@ def trajectory_value(correct: bool, num_completions: int) -> int:
     return num_completions if correct else 0
 
 
-def binary_label(value: int) -> int:
-    """The two-class variant: whether any completion succeeded."""
-    return int(value > 0)
-
-
 def class_probability(probabilities: "Tensor", classes: Sequence[int] = (2, 3)) -> "Tensor":
     """Probability that the value lies in `classes`.
 

@@ -75,8 +75,3 @@ def _joined_steps(lines: list[str]) -> list[str]:
             continue
         steps.append(line)
     return steps
-
-
-def unique_in_order(responses: list[str]) -> list[str]:
-    """`responses` without exact repetitions, first occurrences in their order."""
-    return list(dict.fromkeys(responses))

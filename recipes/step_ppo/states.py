@@ -42,11 +42,13 @@ class StateSampling:
 
 @dataclass(frozen=True)
 class State:
-    """A prefix of a response, up to and including one step's line. `step` counts the steps of the response from 0."""
+    """A prefix of a response, up to and including one step's line, and the `rest` of the response, which decides on
+    which token the prefix ends. `step` counts the steps of the response from 0."""
 
     step: int
     kind: str
     prefix: str
+    rest: str
 
 
 def state_lines(response: str, style: StepStyle = "react") -> list[tuple[int, str]]:
@@ -75,7 +77,8 @@ def sample_states(response: str, sampling: StateSampling, rng: random.Random) ->
     for step in range(first, stop):
         line, kind = steps[step]
         if rng.random() < sampling.ratio and kind not in sampling.drop_kinds:
-            states.append(State(step, kind, "\n".join(lines[: line + 1])))
+            prefix = "\n".join(lines[: line + 1])
+            states.append(State(step, kind, prefix, response[len(prefix) :]))
     return states
 
 
@@ -108,6 +111,7 @@ def state_records(trajectory: dict, sampling: StateSampling, seed: int) -> Itera
                 "step": state.step,
                 "kind": state.kind,
                 "prefix": state.prefix,
+                "rest": state.rest,
             }
 
 

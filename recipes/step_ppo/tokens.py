@@ -4,7 +4,7 @@ adds one."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from recipes.step_ppo.steps import covering_tokens
 
@@ -17,6 +17,18 @@ class EncodedTrajectory:
     ids: list[int]
     prompt_length: int
     ends: list[int]
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id.
+
+    Raises:
+        ValueError: there is none, as when `name` is only what an endpoint calls its model.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no tokenizer found at {name!r}: pass its folder or id with --tokenizer ({error})") from error
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
@@ -35,6 +47,28 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], l
         ids.pop()
         offsets.pop()
     return ids, offsets
+
+
+def encode_state(tokenizer: PreTrainedTokenizerBase, prompt: str, prefix: str, rest: str) -> list[int]:
+    """Encode a state as its completions continue it: prompt and response up to the token that covers the prefix's last
+    character.
+
+    Tokenizers that write a full stop and the line break behind it as one token (byte-level BPE such as Qwen's) have the
+    policy produce both at once. A prompt that ends between them puts the policy where it never was, and its completions
+    say nothing about the trajectory. So the cut falls on a token border of the whole response; the line break belongs
+    to the state where the tokenizer merges it, and is the completion's first token where it does not (SentencePiece,
+    for which this is the original's cut).
+
+    Args:
+        prompt: ends with the tail of the recipe's prompts.
+        prefix: the response up to and including the last line of the state, without the space that joins it.
+        rest: what the response goes on with; it decides on which token the prefix ends.
+
+    Raises:
+        ValueError: as `encode_trajectory`.
+    """
+    encoded = encode_trajectory(tokenizer, prompt, prefix + rest, [len(prefix)])
+    return encoded.ids[: encoded.ends[0] + 1]
 
 
 def encode_trajectory(

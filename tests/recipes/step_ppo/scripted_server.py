@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 LETTERS = "ABCD"
 
 
-def scripted_text(prompt: str, seed: int, index: int) -> str:
+def scripted_text(prompt: str | list[int], seed: int, index: int) -> str:
     """A trajectory that is a function of its request: mostly well formed, of either letter, sometimes malformed."""
     rng = random.Random(hashlib.sha256(f"{prompt}/{seed}/{index}".encode()).digest())
     if rng.random() < 0.05:
@@ -42,7 +42,7 @@ class Faults:
         self.delay, self.every, self.first, self.share = delay, every, first, share
         self.count = 0
         self.lock = threading.Lock()
-        self.seen: list[str] = []
+        self.seen: list[str | list[int]] = []
 
     def next(self, body: bytes) -> str:
         with self.lock:
@@ -55,7 +55,7 @@ class Faults:
             return self.every
 
 
-def _handler(faults: Faults):
+def _handler(faults: Faults, policy):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -85,7 +85,7 @@ def _handler(faults: Faults):
             if fault == "hang up":
                 self.close_connection = True
                 return None
-            return self._send(200, json.dumps(_answer(self.path, body)).encode())
+            return self._send(200, json.dumps(_answer(self.path, body, policy)).encode())
 
         def _send(self, status: int, payload: bytes):
             self.send_response(status)
@@ -99,11 +99,11 @@ def _handler(faults: Faults):
     return Handler
 
 
-def _answer(path: str, body: dict) -> dict:
+def _answer(path: str, body: dict, policy) -> dict:
     if path == "/pooling":
         return {"data": [{"data": scripted_probabilities(body["input"][0])}]}
     prompt = body["messages"][0]["content"] if path.endswith("chat/completions") else body["prompt"]
-    texts = [scripted_text(prompt, body["seed"], i) for i in range(body["n"])]
+    texts = [policy(prompt, body["seed"], i) for i in range(body["n"])]
     if path.endswith("chat/completions"):
         choices = [{"index": i, "message": {"content": f"Thought 1:{t}"}} for i, t in enumerate(texts)]
     else:
@@ -113,10 +113,10 @@ def _answer(path: str, body: dict) -> dict:
 
 
 @contextmanager
-def serving(faults: Faults | None = None):
-    """The server's root while it runs, and its faults."""
+def serving(faults: Faults | None = None, policy=scripted_text):
+    """The server's root while it runs, and its faults; `policy(prompt, seed, index)` writes its texts."""
     faults = faults or Faults()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(faults))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(faults, policy))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.step_ppo.gae import gae, penalised_rewards
+from recipes.step_ppo.gae import gae
 
 
 def by_hand(rewards, values, mask, gamma, lam):
@@ -65,15 +65,6 @@ def test_whitening_is_a_flag():
     assert abs(kept.mean()) < 1e-6 and abs(kept.std() - 1) < 1e-4
     torch.testing.assert_close(returns, white_returns)
     assert abs(raw[mask.bool()].mean()) > 1e-3
-
-
-def test_kl_enters_the_reward():
-    scores = torch.tensor([[0.0, 0.7, 0.0]])
-    log_prob = torch.tensor([[-1.0, -2.0, -0.5]])
-    reference = torch.tensor([[-1.5, -1.0, -0.5]])
-    mask = torch.tensor([[1, 1, 0]])
-    found = penalised_rewards(scores, log_prob, reference, mask, coefficient=0.1)
-    torch.testing.assert_close(found, torch.tensor([[-0.05, 0.8, 0.0]]))
 
 
 def test_refusals():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recipes.step_ppo.labels import binary_label, class_probability, state_value, trajectory_value
+from recipes.step_ppo.labels import class_probability, state_value, trajectory_value
 
 
 def right(text):
@@ -48,9 +48,8 @@ def test_no_completion():
         state_value([], right)
 
 
-def test_complete_trajectories_and_binary_labels():
+def test_complete_trajectories():
     assert trajectory_value(True, 3) == 3 and trajectory_value(False, 3) == 0
-    assert [binary_label(v) for v in range(4)] == [0, 1, 1, 1]
 
 
 def test_class_sums():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.step_ppo.react import clean_response, step_kind, unique_in_order
+from recipes.step_ppo.react import clean_response, step_kind
 
 FINISH = "Action 2: Finish[The answer is B.]"
 
@@ -72,7 +72,3 @@ def test_min_lines():
 def test_unknown_rules():
     with pytest.raises(ValueError, match="1.2"):
         clean_response(FINISH, rules="1.2")
-
-
-def test_unique_in_order():
-    assert unique_in_order(["b", "a", "b", "c", "a"]) == ["b", "a", "c"]

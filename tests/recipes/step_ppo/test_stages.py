@@ -16,6 +16,7 @@ from recipes.step_ppo.data import load_questions
 from recipes.step_ppo.journal import CorruptJournal, JournalMismatch
 from recipes.step_ppo.prompts import REACT_EXAMPLE
 from recipes.step_ppo.react import clean_response
+from recipes.step_ppo.tokens import encode_state
 from reward_fns.errors import BudgetSpent
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -127,10 +128,10 @@ def test_teach_gives_zero_shot_sft_data(data, tmp_path):
     assert all(REACT_EXAMPLE not in row["prompt"] and row["prompt"].endswith("Thought 1:") for row in rows)
 
 
-def test_complete_counts_hits(data, sampled_states, tmp_path, capsys):
+def test_complete_counts_hits(data, sampled_states, tokenizer_folder, tmp_path, capsys):
     out = tmp_path / "v.jsonl"
     with serving() as (url, faults):
-        complete.main(complete_args(data, url, sampled_states, out, "--keep-completions"))
+        complete.main(complete_args(data, url, sampled_states, tokenizer_folder, out, "--keep-completions"))
     questions, wanted = load_questions([data]), by_key(sampled_states)
     found = by_key(out)
     assert set(found) == set(wanted)
@@ -138,12 +139,33 @@ def test_complete_counts_hits(data, sampled_states, tmp_path, capsys):
         gold = questions[record["id"]].gold
         hits = sum(text.rpartition("Finish[The answer is ")[2][:1] == gold for text in record["completions"])
         assert record["value"] == hits and record["prefix_length"] == len(wanted[key]["prefix"])
-    assert set(faults.seen) == {f"{questions[s['id']].prompt} {s['prefix']}" for s in wanted.values()}
+    asked = {
+        tuple(encode_state(byte_level_tokenizer(), questions[s["id"]].prompt, s["prefix"], s["rest"]))
+        for s in wanted.values()
+    }
+    assert set(map(tuple, faults.seen)) == asked
     assert "75.0%" in capsys.readouterr().out
 
 
-def complete_args(data, url, sampled_states, output, *more):
+def test_complete_refuses_what_it_cannot_continue(data, sampled_states, tokenizer_folder, tmp_path):
+    arguments = complete_args(data, closed_port(), sampled_states, tokenizer_folder, tmp_path / "v.jsonl")
+    with pytest.raises(SystemExit, match="chat completions cannot go on"):
+        complete.main([*arguments, "--chat"])
+    with pytest.raises(ValueError, match="pass its folder or id with --tokenizer"):
+        complete.main([*arguments, "--tokenizer", str(tmp_path)])
+    older = tmp_path / "older.jsonl"
+    for record in records(sampled_states):
+        del record["rest"]
+        with open(older, "a") as file:
+            file.write(json.dumps(record) + "\n")
+    arguments = complete_args(data, closed_port(), str(older), tokenizer_folder, tmp_path / "v.jsonl")
+    with pytest.raises(ValueError, match="write the states again"):
+        complete.main(arguments)
+
+
+def complete_args(data, url, sampled_states, tokenizer_folder, output, *more):
     base = ["--data", data, "--states", sampled_states, "--endpoint", url, "--model", "scripted"]
+    base += ["--tokenizer", tokenizer_folder]
     return [*base, "--output", str(output), "--concurrency", "4", "--attempts", "3", *more]
 
 
@@ -274,7 +296,7 @@ def test_sigkill_in_the_stages_that_ask_a_model(stage, data, collected, sampled_
     with serving(Faults(delay=0.03)) as (url, _):
         arguments = {
             "collect": collect_args(data, url, output),
-            "complete": complete_args(data, url, sampled_states, output),
+            "complete": complete_args(data, url, sampled_states, tokenizer_folder, output),
             "score": score_args(data, collected, tokenizer_folder, url, output),
         }[stage]
         module = {"collect": collect, "complete": complete, "score": score}[stage]

@@ -1,10 +1,13 @@
 """Random trajectories, clean and dirty, and small tokenizers to read them with."""
 
+import io
 import json
 import random
+from pathlib import Path
 
+import sentencepiece
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaTokenizerFast, PreTrainedTokenizerFast
 
 WORDS = (
     "the premise says that all some no logicians are careful so option A B C D follows fails because naïve 東京 was "
@@ -38,14 +41,27 @@ def _corpus() -> list[str]:
     return ["Thought 1:" + random_trajectory(rng) for _ in range(300)]
 
 
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+def qwen_like_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes cut into words as Qwen's tokenizers do: `.` and the line breaks behind it become one token."""
+    return _byte_level(QWEN_WORDS)
+
+
 def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     """GPT-2-like: bytes, leading spaces belong to words, line breaks merge with what precedes them."""
+    return _byte_level(r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def _byte_level(words: str) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(
-                _regex(r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"), "isolated", invert=False
-            ),
+            pre_tokenizers.Split(_regex(words), "isolated", invert=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -55,6 +71,20 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+
+
+def sentencepiece_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """A BPE of the sentencepiece library with byte fallback, read as Llama-2's is; `folder` takes its files."""
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(line for text in _corpus() for line in text.split("\n") if line.isascii() and line),
+        model_writer=file, model_type="bpe", vocab_size=600, byte_fallback=True, character_coverage=1.0,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    (folder / "tokenizer.model").write_bytes(file.getvalue())
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "legacy": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"} | names))
+    return LlamaTokenizerFast.from_pretrained(folder)
 
 
 def sentencepiece_like_tokenizer() -> PreTrainedTokenizerFast:
