@@ -1,7 +1,7 @@
 """Benchmarks: what is asked, where it comes from, and what the answer is."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
@@ -10,32 +10,15 @@ from typing import Any
 
 import yaml
 
-from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.errors import ConfigError, DataError
+from recipes.evaluation import benchmark_rows, prepared_data
 from recipes.evaluation.grading import Kind
 from recipes.evaluation.mmlu_pro import format_question
+from recipes.evaluation.problem import PROMPT_FIELDS, Problem
+from recipes.evaluation.sources import Rows, fetch, file_checksum, has_public_source, read_rows
 
 _QUESTION_NAMES = ("question", "problem", "Problem", "prompt")
 _GOLD_NAMES = ("answer", "Answer", "gold", "ground_truth", "final_answer", "solution", "label")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem.
-
-    Attributes:
-        messages: a ready conversation, for data in verl's format; then `question` is its last user message.
-        options: answer options of a multiple-choice question, in order.
-        group: subject or level, for accuracies by group.
-        fields: every string column of the row, for prompts that need more than the question.
-    """
-
-    id: str
-    question: str
-    gold: Any
-    messages: tuple[dict[str, str], ...] = ()
-    options: tuple[str, ...] = ()
-    group: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,15 +79,17 @@ def load(
     *,
     with_shots: bool = False,
     shots_path: str | None = None,
+    data_dir: Path | None = None,
 ) -> Benchmark:
     """Load a benchmark by name, or any local file of problems.
 
     Args:
         name: a benchmark that ships with the package, or the path of a jsonl, json or parquet file.
-        path: local copy of a named benchmark's data.
+        path: local copy of a named benchmark's data, in the shape of its public source.
         limit: keep the first so many problems; the expected count is then not checked.
         with_shots: also load the worked examples that the benchmark brings.
         shots_path: local copy of those.
+        data_dir: folder of `recipes.evaluation.prepare`; a benchmark prepared there is read from it.
 
     Raises:
         ConfigError: an unknown benchmark, or one whose data must be given as `path`.
@@ -116,24 +101,18 @@ def load(
         path = name
     else:
         card = describe(name)
-    source = dict(card["source"])
-    if path is not None:
-        rows = read_rows(Path(path))
-        source["path"] = str(path)
-    elif source.get("dataset"):
-        rows = _download(source)
+    found = prepared_data.read(data_dir, card["name"]) if path is None and data_dir is not None else None
+    shots: Mapping[str, tuple[str, ...]] = {}
+    if with_shots and "shots" not in card:
+        raise ConfigError(f"{card['name']} brings no worked examples of its own; name a preset in prompt.few_shot")
+    if found is not None:
+        problems, source, shots = found.problems, {**card["source"], **found.manifest}, found.shots
     else:
-        raise ConfigError(
-            f"{card['name']}: give the data as data.{card['name']}=FILE; {source.get('note', '')}".strip()
-        )
-    rows = [row for row in rows if _passes(row, card.get("filters", ()))]
-    problems = tuple(_problem(row, number, card) for number, row in enumerate(rows))
-    shots: dict[str, tuple[str, ...]] = {}
-    if with_shots:
-        if "shots" not in card:
-            raise ConfigError(f"{card['name']} brings no worked examples of its own; name a preset in prompt.few_shot")
-        shots = _shots(card, read_rows(Path(shots_path)) if shots_path else None)
-    _check(card, path or source["dataset"], problems, limit)
+        rows, origin = source_rows(card, path)
+        problems, source = read_problems(card, rows), {**card["source"], **origin}
+    if with_shots and (found is None or shots_path):
+        shots = read_shots(card, read_rows(Path(shots_path)) if shots_path else None)
+    check_problems(card, source.get("path") or source.get("url") or source.get("dataset"), problems, limit)
     return Benchmark(
         name=card["name"],
         kind=card.get("kind", "math"),
@@ -145,54 +124,38 @@ def load(
     )
 
 
-def _shots(card: Mapping[str, Any], rows: list[dict[str, Any]] | None) -> dict[str, tuple[str, ...]]:
+def source_rows(card: Mapping[str, Any], path: str | None) -> tuple[Rows, dict[str, str]]:
+    """The rows of a benchmark from a local file or its public source, and what identifies them.
+
+    Raises:
+        ConfigError: no file is given and the benchmark has no public source.
+        MissingFileError, DataError: the rows cannot be read or fetched.
+    """
+    if path is not None:
+        return read_rows(Path(path)), {"path": str(path), "source_sha256": file_checksum(Path(path))}
+    if not has_public_source(card["source"]):
+        raise ConfigError(
+            f"{card['name']}: give the data as data.{card['name']}=FILE; {card['source'].get('note', '')}".strip()
+        )
+    rows, checksum = fetch(card["source"])
+    return rows, {"source_sha256": checksum} if checksum else {}
+
+
+def read_problems(card: Mapping[str, Any], rows: Rows) -> tuple[Problem, ...]:
+    """The problems of a benchmark from the rows of its public source."""
+    kept = [row for row in rows if _passes(row, card.get("filters", ()))]
+    read = (benchmark_rows.read(row, card.get("rows"), card["name"]) for row in kept)
+    return tuple(_problem(row, number, card) for number, row in enumerate(read))
+
+
+def read_shots(card: Mapping[str, Any], rows: Rows | None) -> dict[str, tuple[str, ...]]:
     """The first worked examples of each group, as the benchmark's own split has them."""
     described = card["shots"]
     found: dict[str, list[str]] = {}
-    for row in rows if rows is not None else _download({**card["source"], "split": described["split"]}):
+    for row in rows if rows is not None else fetch({**card["source"], "split": described["split"]})[0]:
         example = format_question(row["question"], row["options"], row[described["reasoning"]])
         found.setdefault(str(row[card["fields"]["group"]]), []).append(example)
     return {group: tuple(examples[: described["per_group"]]) for group, examples in found.items()}
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a jsonl (any suffix but json and parquet), json or parquet file.
-
-    Raises:
-        MissingFileError: no such file.
-        DataError: it cannot be read as rows.
-    """
-    if not path.is_file():
-        raise MissingFileError(f"no file {path}")
-    try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet
-
-            return pyarrow.parquet.read_table(path).to_pylist()
-        text = path.read_text(encoding="utf-8")
-        rows = json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.splitlines() if x.strip()]
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path}: expected a non-empty list of objects")
-    return rows
-
-
-def _download(source: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    import datasets
-
-    try:
-        return list(
-            datasets.load_dataset(
-                source["dataset"], source.get("config"), split=source["split"], revision=source.get("revision")
-            )
-        )
-    except Exception as error:
-        # The hub client raises many kinds; without the data there is nothing to run, and the way out is the same.
-        raise DataError(
-            f"{source['dataset']} ({source['split']}) cannot be loaded: {type(error).__name__}: {error}; "
-            "on a machine without network give a local copy as data.NAME=FILE"
-        ) from error
 
 
 def _passes(row: Mapping[str, Any], filters: Sequence[Mapping[str, Any]]) -> bool:
@@ -218,7 +181,7 @@ def _problem(row: Mapping[str, Any], number: int, card: Mapping[str, Any]) -> Pr
         messages=messages,
         options=tuple(map(str, options)) if isinstance(options, list) else (),
         group=str(row.get(names["group"], "")) if "group" in names else "",
-        fields={key: value for key, value in row.items() if isinstance(value, str)},
+        fields={key: row[key] for key in PROMPT_FIELDS if isinstance(row.get(key), str)},
     )
 
 
@@ -231,7 +194,12 @@ def _column(row: Mapping[str, Any], name: str | None, candidates: Sequence[str],
     )
 
 
-def _check(card: Mapping[str, Any], where: str, problems: Sequence[Problem], limit: int | None) -> None:
+def check_problems(card: Mapping[str, Any], where: Any, problems: Sequence[Problem], limit: int | None = None) -> None:
+    """Refuse problems that are not those of the benchmark.
+
+    Raises:
+        DataError: none, another number than the benchmark's, missing labels, or ids that occur twice.
+    """
     if not problems:
         raise DataError(f"{card['name']}: {where} holds no problem that passes its filters {card.get('filters', [])}")
     expected = card.get("count")

@@ -7,15 +7,16 @@ from typing import Any
 
 from recipes.errors import ConfigError, EnvironmentProblem
 from recipes.evaluation import handoff, legibility
-from recipes.evaluation.benchmark import Benchmark, Problem
+from recipes.evaluation.benchmark import Benchmark
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
+from recipes.evaluation.problem import Problem
 from recipes.evaluation.prompts import encode, messages
 from recipes.evaluation.sample_store import Sample, SampleStore
 from recipes.evaluation.sampling import OnDone, Request, problem_seed
 from recipes.evaluation.settings import ModelSpec, Settings
 from recipes.evaluation.tandem_engine import TandemEngine
-from recipes.evaluation.vllm_engine import VllmEngine
+from recipes.evaluation.vllm_engine import VllmEngine, memory_part
 
 WORD_KEYS = ("prob_own", "max_gap_tokens")
 
@@ -166,7 +167,15 @@ class Generator:
         if self._partner_source and self._settings.handoff["by"] == "word":
             chosen = {key: self._settings.handoff[key] for key in WORD_KEYS}
             return TandemEngine(str(self.source), self._partner_source, self._settings.engine, **chosen)
-        return VllmEngine(str(self.source if role == "model" else self._partner_source), self._settings.engine)
+        return VllmEngine(str(self.source if role == "model" else self._partner_source), self.engine_options(role))
+
+    def engine_options(self, role: str) -> dict[str, Any]:
+        """Options of vLLM for the model or its partner: they share the device's memory when both run here."""
+        alone = self._partner is None or self._partner.endpoint or self._spec.endpoint
+        if alone:
+            return dict(self._settings.engine)
+        part = self._settings.handoff["partner_memory"]
+        return memory_part(self._settings.engine, part if role == "partner" else 1 - part)
 
     def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], on_done: OnDone) -> None:
         settings = self._settings

@@ -20,6 +20,7 @@ from recipes.evaluation import handoff, presentation
 from recipes.evaluation.benchmark import Benchmark, load
 from recipes.evaluation.generation import Generator, legibility_of
 from recipes.evaluation.grading import Grade, grade
+from recipes.evaluation.macro import macro_results
 from recipes.evaluation.metrics import per_problem, summarise
 from recipes.evaluation.paired import compare
 from recipes.evaluation.prompts import OWN_SHOTS
@@ -45,6 +46,7 @@ def evaluate(settings: Settings) -> dict[str, Any]:
             settings.limit,
             with_shots=settings.prompt.few_shot == OWN_SHOTS,
             shots_path=settings.data.get(f"{Path(name).stem}_shots"),
+            data_dir=settings.data_dir,
         )
         for name in settings.benchmarks
     ]
@@ -72,6 +74,10 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     if settings.legibility["partner"]:
         for (name, benchmark), found in legibility_of(settings, benchmarks, texts).items():
             summary["models"][name][benchmark]["legibility"] = found
+    summary["macros"] = {
+        name: macro_results(settings.macro, found, level=settings.metrics.level, seed=settings.metrics.seed)
+        for name, found in scores.items()
+    }
     summary["comparisons"] = _comparisons(settings, scores)
     sources = {
         benchmark.name: {

@@ -1,6 +1,6 @@
 """Tables and plots of a summary."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,10 @@ def print_tables(summary: Summary) -> None:
                     f"{result['denominator']['rule']}: {result['counted_problems']} of {result['problems']} problems",
                     f"{100 * result['truncated']:.1f}%",
                 )
+    for model, name, result in _macros(summary):
+        for metric, found in result["metrics"].items():
+            bounds = rf"\[{100 * found['low']:.2f}, {100 * found['high']:.2f}]"
+            table.add_row(model, f"macro {name}", metric, f"{100 * found['mean']:.2f}", bounds, _parts(result), "")
     console.print(table)
     if summary["comparisons"]:
         table = Table(title="Paired comparisons, second minus first", title_justify="left")
@@ -49,17 +53,35 @@ def print_tables(summary: Summary) -> None:
 
 
 def markdown(summary: Summary) -> str:
-    """The main table as Markdown, in percent with intervals."""
-    lines = ["| model | benchmark | metric | score [interval] | denominator |", "|---|---|---|---|---|"]
+    """The main table as Markdown, in percent with intervals; beside every number the share of truncated responses."""
+    lines = ["| model | benchmark | metric | score [interval] | denominator | truncated |", "|---|---|---|---|---|---|"]
     for model, benchmarks in summary["models"].items():
         for benchmark, result in benchmarks.items():
             rule = f"{result['denominator']['rule']}, {result['counted_problems']} of {result['problems']}"
             lines += [
                 f"| {model} | {benchmark} | {metric} | {100 * found['mean']:.2f} "
-                f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {rule} |"
+                f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {rule} | {100 * result['truncated']:.1f}% |"
                 for metric, found in result["metrics"].items()
             ]
+    lines += [
+        f"| {model} | macro {name} | {metric} | {100 * found['mean']:.2f} "
+        f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {_parts(result)} | |"
+        for model, name, result in _macros(summary)
+        for metric, found in result["metrics"].items()
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _macros(summary: Summary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Model, name and result of every macro average that could be made."""
+    for model, macros in summary.get("macros", {}).items():
+        for name, result in macros.items():
+            if "metrics" in result:
+                yield model, name, result
+
+
+def _parts(result: Mapping[str, Any]) -> str:
+    return "mean of " + ", ".join("+".join(part) for part in result["parts"])
 
 
 def plot_pass_at_k(summary: Summary, output: Path) -> bool:

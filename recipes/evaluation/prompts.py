@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 from recipes.errors import ConfigError
-from recipes.evaluation.benchmark import Benchmark, Problem
+from recipes.evaluation.benchmark import Benchmark
 from recipes.evaluation.mmlu_pro import few_shot_prompt, format_question
+from recipes.evaluation.problem import PROMPT_FIELDS, Problem
 
 LETTERS = "ABCDEFGHIJ"
 OWN_SHOTS = "own"
@@ -44,7 +45,7 @@ def question_text(problem: Problem, benchmark: Benchmark, options: PromptOptions
     """The text a model is asked. Plain replacement: a question may hold braces."""
     template = options.template or benchmark.prompt
     text = template.replace("{options}", option_lines(problem.options))
-    for name in ("text", "context", "title", "table"):
+    for name in PROMPT_FIELDS:
         if "{" + name + "}" in text:
             text = text.replace("{" + name + "}", str(problem.fields.get(name, "")))
     return few_shot_text(options.few_shot) + text.replace("{question}", problem.question) + options.suffix

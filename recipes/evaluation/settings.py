@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from recipes.errors import ConfigError
+from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions
 from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
 from recipes.evaluation.sampling import Sampling
@@ -44,11 +45,13 @@ class Settings:
     models: tuple[ModelSpec, ...]
     benchmarks: tuple[str, ...]
     data: Mapping[str, str]
+    data_dir: Path
     limit: int | None
     sampling: Sampling
     prompt: PromptOptions
     metrics: MetricOptions
     grading: Mapping[str, Mapping[str, Any]]
+    macro: Mapping[str, Macro]
     handoff: Mapping[str, Any]
     legibility: Mapping[str, Any]
     engine: Mapping[str, Any]
@@ -78,6 +81,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         models=tuple(_model(entry, "models") for entry in config["models"]),
         benchmarks=tuple(config["benchmarks"]),
         data=config["data"],
+        data_dir=Path(config["data_dir"]),
         limit=config["limit"],
         sampling=sampling,
         prompt=PromptOptions(**config["prompt"]),
@@ -85,6 +89,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
             k=tuple(sorted(set(wanted))), level=config["level"], seed=sampling.seed, **config["metrics"]
         ),
         grading=config["grading"],
+        macro=read_macros(config["macro"]),
         handoff=config["handoff"] | {"partner": _partner(config["handoff"]["partner"])},
         legibility=config["legibility"],
         engine={key: value for key, value in config["engine"].items() if value is not None},
@@ -146,6 +151,9 @@ def _check(settings: Settings) -> None:
         raise ConfigError(
             f"handoff: expected prob_own in [0, 1] and max_gap_tokens a whole number from 1, found {prob} and {gap}"
         )
+    memory = settings.handoff["partner_memory"]
+    if not isinstance(memory, int | float) or not 0 < memory < 1:
+        raise ConfigError(f"handoff.partner_memory: expected a share between 0 and 1, found {memory!r}")
     _check_handoff(settings)
 
 

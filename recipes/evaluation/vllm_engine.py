@@ -8,6 +8,18 @@ from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import OnDone, Request, Sampling
 
+DEFAULT_MEMORY_SHARE = 0.9
+
+
+def memory_part(options: Mapping[str, Any], part: float) -> dict[str, Any]:
+    """Options of one of several engines on the same device: its part of the memory that all of them may take.
+
+    vLLM refuses to start when less than `gpu_memory_utilization` of the device is free; two engines with the share
+    meant for one cannot both start.
+    """
+    whole = options.get("gpu_memory_utilization", DEFAULT_MEMORY_SHARE)
+    return {**options, "gpu_memory_utilization": round(whole * part, 4)}
+
 
 class VllmEngine:
     """A model in vLLM's offline engine."""
@@ -61,7 +73,8 @@ class VllmEngine:
                         on_done(problem, self.samples(problem, output))
         except EngineDeadError as error:
             raise EnvironmentProblem(
-                "vLLM's engine died, its own messages above say why; finished problems are kept, run again to go on"
+                "vLLM's engine exited unexpectedly, its own messages above say why; finished problems are kept, "
+                "run again to continue"
             ) from error
 
     def extra_arguments(self, request: Request) -> dict[str, Any] | None:

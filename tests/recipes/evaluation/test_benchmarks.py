@@ -1,6 +1,7 @@
 """Benchmarks, prompts, settings and files around them."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from recipes.evaluation.prompts import PromptOptions
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import problem_seed
 from recipes.evaluation.settings import read_settings
+from recipes.evaluation.sources import has_public_source
 
 PROTOCOLS = [
     "default",
@@ -53,9 +55,36 @@ def test_a_benchmark_names_its_data_or_says_where_to_get_it(name):
     assert "{question}" in card["prompt"]
     source = card["source"]
     assert source.get("note") or source.get("revision")
-    if source["dataset"] is None:
+    assert re.fullmatch(r"20[12]\d-[01]\d", card["published"])
+    if not has_public_source(source):
         with pytest.raises(ConfigError, match=f"give the data as data.{name}=FILE; "):
             benchmark.load(name)
+
+
+def test_every_benchmark_of_the_papers_has_a_public_source_and_a_count():
+    """ReClor alone is given out on request."""
+    for name in NEEDED - {"reclor"}:
+        card = benchmark.describe(name)
+        assert has_public_source(card["source"]), name
+        assert card["count"], name
+        pinned = card["source"].get("revision") or re.search(r"/[0-9a-f]{40}/", card["source"].get("url", ""))
+        assert pinned or "no revision is pinned" in card["source"]["note"], name
+    assert benchmark.describe("svamp")["count"] == 1000
+    macro = ["amc23_25", "aime24", "aime25", "aime26", "minerva_math", "olympiad_581"]
+    assert sum(benchmark.describe(name)["count"] for name in macro) == 1064
+
+
+def test_every_benchmark_takes_a_local_copy():
+    settings = read_settings(["models=[m]", "benchmarks=[gsm8k]"])
+    assert settings.data.keys() - {"mmlu_pro_shots"} == set(benchmark.known_benchmarks())
+
+
+@pytest.mark.parametrize(("protocol", "length"), [("published/tandem", 4096), ("published/mmlu_pro", 4096)])
+def test_a_protocol_sets_the_context_length_that_it_is_about(protocol, length):
+    settings = read_settings([f"protocol={protocol}", "models=[m]", "benchmarks=[math_500]"])
+    assert settings.engine["max_model_len"] == length
+    shorter = [f"protocol={protocol}", "models=[m]", "benchmarks=[math_500]", "engine.max_model_len=256"]
+    assert read_settings(shorter).engine["max_model_len"] == 256
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -209,6 +238,9 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["score_only=f", "benchmarks=[gsm8k]", "handoff.partner=a"], "choose one"),
         (["models=[m]", "benchmarks=[gsm8k]", "score_only=x"], "no models"),
         (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature >= 0"),
+        (["models=[m]", "benchmarks=[gsm8k]", "handoff.partner_memory=1.0"], "partner_memory: expected a share"),
+        (["models=[m]", "benchmarks=[gsm8k]", "macro={all: gsm8k}"], "macro.all: expected a list"),
+        (["models=[m]", "benchmarks=[gsm8k]", "macro={all: [gsm8k, [gsm8k]]}"], "names a benchmark twice"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_loaded(overrides, message):
