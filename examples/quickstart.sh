@@ -9,6 +9,7 @@
 #   STEPS   training steps (30)
 #   SEED    seed of the run (1); the toy world itself is always the same
 #   OUT     folder of the results (outputs/quickstart in this checkout)
+#   USE_PYTHON  an interpreter whose environment has the package with its extras; nothing is installed then
 
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
@@ -36,7 +37,11 @@ main() {
     }
     cd "$DUETS_ROOT" || return 1
 
-    duets_install || return 1
+    if [[ -n "${USE_PYTHON:-}" ]]; then
+        DUETS_PYTHON="$USE_PYTHON"
+    else
+        duets_install || return 1
+    fi
     local world
     for recipe in "${recipes[@]}"; do
         _duets_stage "Making the toy world of $recipe (a minute or two the first time)"

@@ -1,6 +1,7 @@
 """Say what a run did and draw its curve: `python examples/quickstart_report.py metrics.jsonl --curve curve.png`."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -10,16 +11,28 @@ from recipes.evaluation.learning_curves import LogError
 
 HELD_OUT = 500
 REWARD = "critic/score/mean"
-VALIDATION_ENDINGS = ("/acc/mean@1", "/reward/mean@1", "/score/mean@1")
+VALIDATION = re.compile(r"val-(?:core|aux)/[^/]+/(acc|reward|score)/mean@(\d+)")
+BY_PREFERENCE = ("acc", "reward", "score")
 
 
 def validation_accuracy(data: dict) -> float | None:
     """Validation accuracy in one step's metrics (mean over data sources), or None if the step has no validation."""
-    for ending in VALIDATION_ENDINGS:
-        values = [float(value) for key, value in data.items() if key.startswith("val-") and key.endswith(ending)]
-        if values:
-            return sum(values) / len(values)
-    return None
+    values = [value for _, value in _validation_values(data)]
+    return sum(values) / len(values) if values else None
+
+
+def samples_per_problem(data: dict) -> int:
+    """How many responses to a problem the validation in one step's metrics averages over; 1 without a validation."""
+    return max((samples for samples, _ in _validation_values(data)), default=1)
+
+
+def _validation_values(data: dict) -> list[tuple[int, float]]:
+    """Responses per problem and mean of each data source, by the first of `BY_PREFERENCE` that was logged."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for key, value in data.items():
+        if match := VALIDATION.fullmatch(key):
+            found.setdefault(match[1], []).append((int(match[2]), float(value)))
+    return next((found[name] for name in BY_PREFERENCE if name in found), [])
 
 
 def validations(curves: learning_curves.Curves) -> list[tuple[int, float]]:
@@ -32,8 +45,10 @@ def validations(curves: learning_curves.Curves) -> list[tuple[int, float]]:
     return [(step, accuracy) for step, accuracy in found if accuracy is not None]
 
 
-def summary(found: list[tuple[int, float]], held_out: int) -> str:
+def summary(found: list[tuple[int, float]], held_out: int, samples: int = 1) -> str:
     """Held-out accuracy before and after, with 95 % intervals, in lines for a terminal.
+
+    With several `samples` per problem the interval is that of one, which is the wider.
 
     Raises:
         LogError: fewer than two validations were logged.
@@ -43,7 +58,8 @@ def summary(found: list[tuple[int, float]], held_out: int) -> str:
             f"expected a validation before and one after training, got {len(found)}; "
             "is trainer.val_before_train on and trainer.test_freq positive?"
         )
-    lines = ["held-out accuracy (greedy, 95 % interval)"]
+    how = "greedy" if samples == 1 else f"mean of {samples} samples"
+    lines = [f"held-out accuracy ({how}, 95 % interval)"]
     for name, (step, accuracy) in (("before", found[0]), ("after", found[-1])):
         _, low, high = wilson(accuracy * held_out, held_out)
         lines.append(f"  {name:<6} step {step:>4}   {accuracy:6.1%}   [{low:.1%}, {high:.1%}]   n = {held_out}")
@@ -66,7 +82,8 @@ def main() -> int:
         if arguments.curve is not None:
             report.draw([run], learning_curves.default_metrics([run]), arguments.curve, arguments.title)
             print(f"curve: {arguments.curve}")
-        print(summary(validations(run.curves), arguments.held_out))
+        samples = samples_per_problem({metric: 0.0 for metric in run.curves})
+        print(summary(validations(run.curves), arguments.held_out, samples))
     except LogError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

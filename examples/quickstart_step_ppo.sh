@@ -4,7 +4,7 @@
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
-PYTHON="$ROOT/.venv/bin/python"
+PYTHON="${USE_PYTHON:-$ROOT/.venv/bin/python}"
 : "${TOY_DIR:?}" "${STEPS:?}" "${SEED:?}" "${OUT:?}"
 QUESTIONS=${QUESTIONS:-700}                             # whose trajectories are sampled
 PRM_QUESTIONS=${PRM_QUESTIONS:-450}                     # of them, whose states train the PRM
@@ -20,16 +20,6 @@ ENGINE="{$SIZES, \"max_num_batched_tokens\": 4096, \"kv_cache_memory_bytes\": 13
 SAMPLING=(--temperature 1.0 --max-tokens 96 --engine "$ENGINE")
 
 stage() { echo "== $*"; }
-
-install_trl() {
-    "$PYTHON" -c 'import trl' 2>/dev/null && return
-    stage "Installing the extra dpo"
-    "$PYTHON" - <<'PYTHON_END' | xargs -d '\n' "$PYTHON" -m pip install --quiet
-from importlib.metadata import requires
-
-print("\n".join(one.partition(";")[0].strip() for one in requires("verl-duets") if "extra == \"dpo\"" in one))
-PYTHON_END
-}
 
 # What was made from another world or seed is made again.
 start_over_if_changed() {
@@ -55,7 +45,6 @@ ppo() {
 
 mkdir -p "$OUT"
 cd "$ROOT"
-install_trl
 start_over_if_changed
 export STEP_PPO_DIR="$OUT"
 

@@ -15,8 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 POLL_SECONDS = 1.0
+SILENT_SECONDS = 20.0
 GRACE_SECONDS = 20.0
 LOG_LINES_ON_FAILURE = 25
+
+
+# What the log of a run says when a stage of its start begins, in the order in which that happens.
+STAGES = (
+    ("Started a local Ray instance", "Ray runs; trainer and workers are starting"),
+    ("Loading safetensors", "vLLM is loading the model"),
+    ("Training Progress", "validating, then training"),
+)
 
 
 class Interrupted(BaseException):
@@ -68,6 +77,26 @@ def follow(path: Path) -> Iterator[list[dict]]:
         yield [json.loads(line) for line in complete.splitlines() if line.strip()]
 
 
+class Stages:
+    """Which of `STAGES` a growing log has reached."""
+
+    def __init__(self, log: Path):
+        self.current = "starting Ray, the trainer and vLLM (about a minute)"
+        self._log, self._position, self._reached = log, 0, 0
+
+    def look(self) -> str:
+        """Read what was added to the log since, and name the stage."""
+        with self._log.open("rb") as file:
+            file.seek(self._position)
+            added = file.read()
+        # A mark that is written in two pieces is seen whole the next time.
+        self._position += max(0, len(added) - max(len(mark) for mark, _ in STAGES))
+        for number, (mark, sentence) in enumerate(STAGES):
+            if number >= self._reached and mark.encode() in added:
+                self.current, self._reached = sentence, number + 1
+        return self.current
+
+
 def supervise(command: list[str], steps: int, metrics: Path, log: Path) -> int:
     """Run ``command`` to its end with its output in ``log``; its exit status, or 128 + the signal that ended us.
 
@@ -84,7 +113,7 @@ def supervise(command: list[str], steps: int, metrics: Path, log: Path) -> int:
         )
     descendants = Descendants(psutil.Process(process.pid))
     try:
-        status = _watch(process, descendants, steps, metrics, console)
+        status = _watch(process, descendants, steps, metrics, log, console)
     except Interrupted as interrupted:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -100,7 +129,9 @@ def supervise(command: list[str], steps: int, metrics: Path, log: Path) -> int:
     return status
 
 
-def _watch(process: subprocess.Popen, descendants: Descendants, steps: int, metrics: Path, console: Console) -> int:
+def _watch(
+    process: subprocess.Popen, descendants: Descendants, steps: int, metrics: Path, log: Path, console: Console
+) -> int:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -110,16 +141,36 @@ def _watch(process: subprocess.Popen, descendants: Descendants, steps: int, metr
         TimeRemainingColumn(),
     )
     records = follow(metrics)
+    stages = Stages(log)
+    started = spoken = time.monotonic()
+    training = False
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("starting Ray, the trainer and vLLM (about a minute)", total=steps)
+        task = progress.add_task(stages.current, total=steps)
         while True:
             status = process.poll()
             descendants.look()
             for record in next(records):
                 _show(record, progress, task)
+                training = training or REWARD in record["data"]
+                spoken = time.monotonic()
             if status is not None:
                 return status
+            if not training:
+                before, now = stages.current, stages.look()
+                progress.update(task, description=now)
+                if now != before or time.monotonic() - spoken > SILENT_SECONDS:
+                    _say(progress, f"{time.monotonic() - started:4.0f} s: {now}")
+                    spoken = time.monotonic()
+            elif time.monotonic() - spoken > SILENT_SECONDS:
+                _say(progress, f"{time.monotonic() - started:4.0f} s: at work on the next step (log: {log})")
+                spoken = time.monotonic()
             time.sleep(POLL_SECONDS)
+
+
+def _say(progress: Progress, line: str) -> None:
+    """Print a line where no bar moves: in a terminal the spinner and the description say as much."""
+    if not progress.console.is_terminal:
+        progress.console.print(line)
 
 
 def _show(record: dict, progress: Progress, task) -> None:
@@ -128,8 +179,7 @@ def _show(record: dict, progress: Progress, task) -> None:
         progress.console.print(f"step {step:>4}: held-out accuracy {accuracy:.1%}")
     if REWARD in data:
         progress.update(task, completed=step, description=f"training, reward {data[REWARD]:.3f}")
-        if not progress.console.is_terminal:
-            progress.console.print(f"step {step:>4}: reward {data[REWARD]:.3f}")
+        _say(progress, f"step {step:>4}: reward {data[REWARD]:.3f}")
 
 
 def _signal(processes, number: int) -> None:

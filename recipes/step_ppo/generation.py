@@ -150,6 +150,7 @@ class VLLMGenerator:
             # After a part of a prompt, vLLM winds the generator of a seeded request back; a CPU generator cannot.
             settings["enable_chunked_prefill"] = False
         settings |= engine or {}
+        print(f"loading {model} into vLLM", flush=True)
         self.llm = LLM(model=model, **settings)
         self.sampling, self.batch = sampling, batch
 

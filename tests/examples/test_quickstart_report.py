@@ -36,6 +36,19 @@ def test_reward_stands_in_when_no_accuracy_is_logged():
     assert validations(curves) == [(0, pytest.approx(0.6))]
 
 
+def test_a_validation_of_several_samples_is_reported(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "metrics.jsonl"
+    steps = [
+        {"val-core/toy_arithmetic/acc/mean@4": accuracy, "val-joint-core/toy_arithmetic/acc/mean@4": 0.9}
+        | {"val-core/toy_arithmetic/acc/best@4/mean": 0.8}
+        for accuracy in (0.25, 0.5)
+    ]
+    path.write_text("".join(json.dumps({"step": i, "data": data}) + "\n" for i, data in enumerate(steps)))
+    assert run_main(monkeypatch, path, "--curve", tmp_path / "curve.png") == 0
+    output = capsys.readouterr().out
+    assert "mean of 4 samples" in output and "25.0%" in output and "50.0%" in output and "+25.0 points" in output
+
+
 def test_summary_gives_both_ends_their_intervals_and_the_change(metrics):
     text = summary(validations(read_curves([metrics])), held_out=500)
     before, after, change = text.splitlines()[1:]

@@ -55,6 +55,26 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
     assert "hello from the run" in (tmp_path / "train.log").read_text()
 
 
+def test_a_run_that_loads_for_long_says_what_it_does(tmp_path):
+    """The same stages, with a second instead of twenty between two lines."""
+    code = """
+import sys, time
+time.sleep(4)
+print("2026 INFO worker.py -- Started a local Ray instance.", flush=True)
+time.sleep(4)
+"""
+    run = (
+        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import quickstart_train as q; q.SILENT_SECONDS = 1.0"
+    )
+    run += f"; from pathlib import Path; t = Path({str(tmp_path)!r})"
+    run += f"; sys.exit(q.supervise([sys.executable, '-c', {code!r}], 2, t / 'metrics.jsonl', t / 'train.log'))"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if " s: " in line]
+    assert len(lines) >= 4
+    assert "starting Ray" in lines[0] and "workers are starting" in lines[-1]
+
+
 def test_a_failing_run_shows_the_end_of_its_log(tmp_path):
     process = supervisor(tmp_path, "import sys; print('the reason'); sys.exit(7)")
     _, errors = process.communicate(timeout=100)

@@ -1,0 +1,76 @@
+"""`STEPS=2 bash examples/quickstart.sh RECIPE` of every recipe, to its last line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECIPES = sorted(path.parents[2].name for path in REPOSITORY.glob("recipes/*/config/scale/toy.yaml"))
+# The smallest pipeline that still has questions with right and wrong trajectories, for pairs and both classes of state.
+SMALLEST = {"QUESTIONS": "48", "PRM_QUESTIONS": "32", "DEV_QUESTIONS": "8", "TRUTH": "2", "DPO_UPDATES": "2"}
+
+
+@pytest.fixture
+def quickstart(tmp_path):
+    """Run the command for a recipe in the present environment; gives what it printed and its folder of results."""
+    running: list[subprocess.Popen] = []
+
+    def run(recipe: str, **knobs: str) -> tuple[str, Path]:
+        cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
+        own = {"STEPS": "2", "OUT": str(tmp_path / "out"), "USE_PYTHON": sys.executable}
+        own |= {"XDG_STATE_HOME": str(tmp_path / "state")}
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        process = subprocess.Popen(
+            ["bash", "examples/quickstart.sh", recipe], cwd=REPOSITORY, env=cleared | own | knobs,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        running.append(process)
+        output, _ = process.communicate(timeout=880)
+        assert process.returncode == 0, output[-6000:]
+        return output, tmp_path / "out" / recipe
+
+    yield run
+    for process in running:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def steps_of(metrics: Path) -> list[int]:
+    return sorted({json.loads(line)["step"] for line in metrics.read_text().splitlines()})
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "step_ppo"])
+def test_two_steps_to_the_last_line(recipe, quickstart):
+    output, folder = quickstart(recipe)
+    assert steps_of(folder / "metrics.jsonl") == [0, 1, 2]
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    last = output.splitlines()[-4:]
+    assert last[0].startswith("held-out accuracy") and last[3].strip().startswith("change"), output[-2000:]
+    assert "step    2" in last[2]
+
+
+def test_the_pipeline_of_step_ppo(quickstart):
+    """Every stage, from trajectories to both PPOs and the report; and states are continued where the policy was."""
+    pytest.importorskip("trl")
+    _, folder = quickstart("step_ppo", **SMALLEST)
+    assert steps_of(folder / "step_ppo" / "metrics.jsonl") == steps_of(folder / "outcome_ppo" / "metrics.jsonl")
+    assert steps_of(folder / "step_ppo" / "metrics.jsonl") == [0, 1, 2]
+    report = (folder / "report" / "report.md").read_text()
+    assert "step-PPO" in report and "outcome-PPO" in report
+    assert (folder / "report" / "calibration.png").is_file()
+
+    def records(name: str) -> list[dict]:
+        return [json.loads(line) for line in (folder / "round0" / name).read_text().splitlines()]
+
+    right = [response["correct"] for record in records("prm_trajectories.jsonl") for response in record["responses"]]
+    values = [r["value"] for r in records("values.jsonl") if r["step"] == 0 and r["value"] is not None]
+    assert len(values) > 30
+    # Both are near one half; states cut where the policy never was have a mean of almost 0.
+    assert abs(sum(values) / (3 * len(values)) - sum(right) / len(right)) < 0.25
