@@ -17,6 +17,7 @@ BASE = [
     "aiohttp>=3.9",
     "datasets>=4.7",
     "matplotlib>=3.8",
+    "openai>=2,<4",
     "psutil>=5.9",
     "pyarrow>=19",
     "pydantic>=2.7",

@@ -27,3 +27,26 @@ class PoolError(RewardError, RuntimeError):
 
 class JudgeError(RewardError, RuntimeError):
     """The judge's answer could not be used, or the endpoint could not be asked."""
+
+
+class EndpointError(RewardError, RuntimeError):
+    """An endpoint could not be used.
+
+    Attributes:
+        reason: a short token for counts: `time_out`, `unreachable`, `junk_reply`, `circuit_open`, `http_429`, ...
+        kind: `passing` when another request may succeed, `request` when this one never will and others may, `refused`
+            when every request will fail in the same way.
+        retry_after: seconds that the endpoint asked to wait.
+    """
+
+    def __init__(self, message: str, reason: str, kind: str = "passing", retry_after: float = 0.0):
+        super().__init__(message, reason, kind, retry_after)
+        self.reason, self.kind, self.retry_after = reason, kind, retry_after
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+    @property
+    def passing(self) -> bool:
+        """Whether another attempt may succeed."""
+        return self.kind == "passing"

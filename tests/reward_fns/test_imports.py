@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "reward_fns"
 ALLOWED = {"math_verify", "sympy", "latex2sympy2_extended", "pebble", "rapidfuzz", "reward_fns"}
-ONLY_IN = {"openai": {"judge.py"}, "tenacity": {"judge.py"}, "pyarrow": {"check_dataset.py"}}
+ENDPOINT_USERS = {"judge.py", "endpoint.py"}
+ONLY_IN = {"openai": ENDPOINT_USERS, "tenacity": ENDPOINT_USERS, "pyarrow": {"check_dataset.py"}}
 
 
 def imported(tree: ast.AST):
