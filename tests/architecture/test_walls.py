@@ -9,7 +9,12 @@ _spec = importlib.util.spec_from_file_location("import_graph", Path(__file__).pa
 walls = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(walls)
 
-RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
+# A recipe is a folder with a main.py and a config of its own; evaluation is a tool.
+RECIPES = tuple(
+    path.parent.name
+    for path in sorted((walls.ROOT / "recipes").glob("*/main.py"))
+    if (path.parent / "config").is_dir() and path.parent.name != "evaluation"
+)
 # From the ground up; a room imports only from floors below its own.
 FLOORS = (
     ("recipes.errors", "reward_fns", "vllm_patches"),
@@ -18,7 +23,7 @@ FLOORS = (
     ("recipes.plugin", "recipes.common"),
     ("recipes.lifecycle", "recipes.doctor", "recipes.evaluation"),
     ("recipes.launch",),
-    ("recipes.sppo", "recipes.tandem", "recipes.serl", "recipes.pasodoble", "recipes.step_ppo"),
+    tuple(f"recipes.{recipe}" for recipe in RECIPES),
 )
 UPSTREAM = {"verl", "ray", "vllm", "transfer_queue"}
 
@@ -68,6 +73,10 @@ RECIPE_MODULES = [name for name in FILES if name.startswith(tuple(f"recipes.{rec
 def is_adapter(name: str) -> bool:
     in_a_subfolder = name.count(".") > 2 or FILES[name].name == "__init__.py"
     return in_a_subfolder or name in ADAPTERS or name.rpartition(".")[2] in ADAPTER_NAMES
+
+
+def test_the_five_methods_are_found():
+    assert {"sppo", "tandem", "serl", "pasodoble", "step_ppo"} <= set(RECIPES)
 
 
 def test_reward_functions_stand_alone():

@@ -1,0 +1,1 @@
+"""What carries the formula into verl; everything that imports verl, Ray or vLLM stands here."""

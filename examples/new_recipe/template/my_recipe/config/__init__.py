@@ -1,0 +1,1 @@
+"""Hydra configuration: what differs from verl's ppo_trainer."""
