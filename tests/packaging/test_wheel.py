@@ -1,5 +1,6 @@
 """The wheel: what it holds, what it asks for, and that it works from a clean environment and another folder."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("recipes", "reward_fns", "vllm_patches")
@@ -109,6 +111,37 @@ def test_a_plain_install_asks_for_no_engine_and_no_accelerator(wheel):
     assert any(line.startswith("verl") for line in base)
     for word in ("vllm", "sglang", "flash", "nvidia", "cuda", "cupy", "xformers"):
         assert not any(word in line.lower() for line in base), f"{word} in {base}"
+
+
+def pins_of_verls_vllm_extra():
+    """What verl's own line, pip install "verl[vllm]", pins to one version each."""
+    requirements = [Requirement(line) for line in importlib.metadata.requires("verl")]
+    chosen = [r for r in requirements if r.marker is not None and r.marker.evaluate({"extra": "vllm"})]
+    return {r.name.lower(): str(r.specifier)[2:] for r in chosen if str(r.specifier).startswith("==")}
+
+
+def test_verls_own_install_line_fits_beside_ours(wheel):
+    pins = pins_of_verls_vllm_extra()
+    assert {"transformers", "torch", "vllm"} <= pins.keys()
+    ours = [Requirement(line) for line in metadata(wheel).get_all("Requires-Dist")]
+    plain = [r for r in ours if r.marker is None or r.marker.evaluate({"extra": "gpu"})]
+    misfits = [
+        f"{r} against {pins[r.name.lower()]}"
+        for r in plain
+        if r.name.lower() in pins and not r.specifier.contains(pins[r.name.lower()])
+    ]
+    assert misfits == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_verls_own_install_line_resolves_with_ours(tmp_path, wheel):
+    venv.create(tmp_path / "venv", with_pip=True)
+    python, report = str(tmp_path / "venv" / "bin" / "python"), tmp_path / "report.json"
+    line = ["install", "--dry-run", "--quiet", "--report", str(report), "verl[vllm]==0.9.1", str(wheel)]
+    run([python, "-m", "pip", *line])
+    resolved = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
+    assert {"verl", "verl-duets", "vllm", "torch", "transformers"} <= resolved
 
 
 def test_entry_points(wheel):

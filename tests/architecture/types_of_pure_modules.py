@@ -1,0 +1,28 @@
+"""Run mypy, strict, over the pure modules: those that reach neither verl nor Ray nor vLLM, as their place says.
+
+    python tests/architecture/types_of_pure_modules.py
+
+The root of each recipe but its `main.py`, and all of `reward_fns`. The exit code is mypy's.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pure_modules() -> list[Path]:
+    """The files to check, sorted."""
+    recipes = [path.parent for path in ROOT.glob("recipes/*/main.py") if path.parent.name != "evaluation"]
+    roots = [path for recipe in recipes for path in recipe.glob("*.py") if path.name != "main.py"]
+    return sorted([*roots, *ROOT.glob("reward_fns/*.py"), ROOT / "recipes" / "errors.py"])
+
+
+def main() -> int:
+    """Run mypy; returns its exit code."""
+    return subprocess.call([sys.executable, "-m", "mypy", *map(str, pure_modules())], cwd=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
