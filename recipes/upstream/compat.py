@@ -30,7 +30,7 @@ SUPERVISED_START = "recipes/launch/supervised.py"
 TESTED_VERSIONS = {
     "verl": ">=0.9,<0.10",
     "torch": ">=2.13,<2.14",
-    "transformers": ">=5.10,<5.11",
+    "transformers": ">=5.9,<5.13",
     "ray": ">=2.41,<3",
     "TransferQueue": ">=0.1.10,<0.2",
     "tensordict": ">=0.8,<=0.10.0,!=0.9.0",
