@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from tensordict import TensorDict
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.workers.engine.utils import prepare_micro_batches
 
 import recipes.sppo
 from recipes.launch.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
@@ -52,7 +56,37 @@ def test_experiments_do_not_share_checkpoints():
     assert len(set(folders)) == len(folders)
 
 
-def test_presets_are_matched_in_responses_and_updates():
+@pytest.mark.parametrize("devices", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("fixed", [False, True], ids=["as_set", "fixed"])
+@pytest.mark.parametrize(("preset", "scale"), [pair for pair in itertools.product(PRESETS, SCALES) if pair[1] != "toy"])
+def test_verl_can_split_the_batches_on_any_number_of_devices(preset, scale, devices, fixed):
+    """Run on each rank's share of the rows what verl runs on them inside its workers."""
+    config = composed(f"preset={preset}", f"scale={scale}")
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    dynamic = actor.use_dynamic_bsz and not fixed
+    batch, mini_batch = (size * rollout.n for size in (config.data.train_batch_size, actor.ppo_mini_batch_size))
+    assert batch % mini_batch == 0 and mini_batch % devices == 0, "verl asserts it in train_mini_batch"
+    split_as_verl_does(mini_batch // devices, dynamic, actor.ppo_micro_batch_size_per_gpu or 4)
+    split_as_verl_does(batch // devices, dynamic, rollout.log_prob_micro_batch_size_per_gpu or 4)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_verl_can_split_the_toy_batches(preset):
+    config = composed(f"preset={preset}", "scale=toy")
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    split_as_verl_does(actor.ppo_mini_batch_size * rollout.n, False, actor.ppo_micro_batch_size_per_gpu)
+    split_as_verl_does(config.data.train_batch_size * rollout.n, False, rollout.log_prob_micro_batch_size_per_gpu)
+
+
+def split_as_verl_does(rows, dynamic, size):
+    ids = torch.nested.as_nested_tensor([torch.zeros(2, dtype=torch.long)] * rows, layout=torch.jagged)
+    data = TensorDict({"input_ids": ids}, batch_size=rows)
+    tu.assign_non_tensor(data, use_dynamic_bsz=dynamic, micro_batch_size_per_gpu=size, max_token_len_per_gpu=64)
+    parts, _ = prepare_micro_batches(data)
+    assert sum(len(part) for part in parts) == rows
+
+
+def test_presets_are_matched_in_updates_and_verl_and_grpo_in_responses():
     for scale in SCALES:
         sizes = {}
         for preset in PRESETS:
@@ -65,7 +99,13 @@ def test_presets_are_matched_in_responses_and_updates():
             )
         assert sizes["verl"] == sizes["grpo"]
         assert sizes["paper"][1:] == sizes["verl"][1:]
-        assert sizes["paper"][0] == pytest.approx(sizes["verl"][0], rel=0.02)
+        assert sizes["paper"][0] == 1.25 * sizes["verl"][0]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_an_update_of_the_paper_preset_is_the_originals_batch(scale):
+    config = composed("preset=paper", f"scale={scale}")
+    assert (config.actor_rollout_ref.actor.ppo_mini_batch_size, config.actor_rollout_ref.rollout.n) == (64, 5)
 
 
 def test_the_toy_scale_keeps_its_budget():
