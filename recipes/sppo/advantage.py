@@ -110,30 +110,6 @@ def win_rates(scores: torch.Tensor, index: Index, *, kind: str = "binary", tau: 
     return rates
 
 
-def win_rates_from_judge(preference: torch.Tensor) -> torch.Tensor:
-    """Win rates of K responses to one prompt from a pairwise judge, with the judge's position bias averaged out.
-
-    Args:
-        preference: `(K, K)`, entry (i, k) the judge's probability in [0, 1] that response i beats response k; the
-            diagonal is not read, a response ties with itself.
-
-    Returns:
-        `(K,)` row means of (P_ik + 1 - P_ki) / 2; they sum to K / 2.
-
-    Raises:
-        ValueError: a matrix that is not square, or entries off the diagonal outside [0, 1].
-    """
-    if preference.ndim != 2 or preference.shape[0] != preference.shape[1] or preference.shape[0] == 0:
-        raise ValueError(f"preference must have shape (K, K) with K at least 1, found {tuple(preference.shape)}")
-    wide = preference.double()
-    diagonal = torch.eye(len(wide), dtype=torch.bool, device=wide.device)
-    wide = torch.where(diagonal, 0.5, wide)
-    if not ((wide >= 0) & (wide <= 1)).all():
-        raise ValueError("preference must hold probabilities in [0, 1]")
-    rates = ((wide + 1 - wide.T) / 2).mean(dim=1)
-    return rates.to(torch.promote_types(preference.dtype, torch.float32))
-
-
 def best_worst(scores: torch.Tensor, index: Index) -> torch.Tensor:
     """Select the best and the worst response of each prompt, as the original pipeline does.
 

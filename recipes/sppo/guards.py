@@ -1,6 +1,7 @@
 """Refusal, before anything starts, of configurations in which SPPO would run wrong."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recipes.errors import ConfigError
-from recipes.sppo.options import AGGREGATIONS, SppoOptions
+from recipes.sppo.settings import AGGREGATIONS, SppoSettings
 
 RENAMED = {
     "actor_rollout_ref.actor.sppo_eta": "algorithm.sppo.eta",
     "actor_rollout_ref.actor.extra.sppo_eta": "algorithm.sppo.eta",
     "algorithm.sppo_eta": "algorithm.sppo.eta",
 }
+ITERATION_OPTIMIZER = "recipes.sppo.iteration_optimizer"
+# Above it, targets leave the range that Adam and gradient clipping make of any eta; the original's 1,000 needs its own.
+LARGEST_STEPWISE_ETA = 100.0
+MOST_UPDATES_WITHOUT_A_SCHEDULE = 32
 ASYNCHRONOUS = ("colocate_async", "separate_async")
 
 
@@ -39,10 +44,11 @@ def check_sppo_config(config: DictConfig) -> None:
             f"found adv_estimator={estimator} and loss_mode={loss_mode}; set both."
         )
     block = config.algorithm.get("sppo")
-    options = SppoOptions.from_mapping(OmegaConf.to_container(block) if OmegaConf.is_config(block) else block)
+    settings = SppoSettings.from_mapping(OmegaConf.to_container(block) if OmegaConf.is_config(block) else block)
     _check_reference_policy(config)
     _check_loss_terms(config)
-    _check_sampling(config, options)
+    _check_sampling(config, settings)
+    _check_iterations(config, settings)
     _check_dropout(config.actor_rollout_ref.model)
 
 
@@ -101,17 +107,17 @@ def _check_loss_terms(config: DictConfig) -> None:
         )
 
 
-def _check_sampling(config: DictConfig, options: SppoOptions) -> None:
+def _check_sampling(config: DictConfig, settings: SppoSettings) -> None:
     rollout = config.actor_rollout_ref.rollout
     responses = rollout.n
-    if options.scope == "prompt" and responses < 2:
+    if settings.scope == "prompt" and responses < 2:
         raise ConfigError(
             "algorithm.sppo.scope=prompt compares responses to one prompt; set actor_rollout_ref.rollout.n to at least "
             f"2, found {responses}."
         )
     if config.data.train_batch_size * responses < 2:
         raise ConfigError("a batch of one response is its own baseline; set data.train_batch_size to at least 2.")
-    if options.pairs == "best_worst" and not rollout.calculate_log_probs:
+    if settings.pairs == "best_worst" and not rollout.calculate_log_probs:
         raise ConfigError(
             "algorithm.sppo.pairs=best_worst needs actor_rollout_ref.rollout.calculate_log_probs=true, without which "
             "verl does not pass on the rows that were left out."
@@ -121,11 +127,47 @@ def _check_sampling(config: DictConfig, options: SppoOptions) -> None:
             "SPPO regresses on samples of the policy; set actor_rollout_ref.rollout.do_sample=true and a temperature "
             f"above 0, found do_sample={rollout.do_sample} and temperature={rollout.temperature}."
         )
-    if options.score == "winrate" and rollout.temperature != 1:
+    if settings.score == "winrate" and rollout.temperature != 1:
         raise ConfigError(
             "algorithm.sppo.score=winrate estimates win rates against the policy itself, which is sampled at "
             f"actor_rollout_ref.rollout.temperature=1, found {rollout.temperature}."
         )
+
+
+def _check_iterations(config: DictConfig, settings: SppoSettings) -> None:
+    actor = config.actor_rollout_ref.actor
+    optim, updates = actor.optim, updates_per_step(config)
+    warmup = optim.lr_warmup_steps > 0 or optim.lr_warmup_steps_ratio > 0
+    if optim.get("optimizer_impl") == ITERATION_OPTIMIZER:
+        given = (optim.override_optimizer_config or {}).get("updates_per_iteration")
+        if given != updates:
+            raise ConfigError(
+                f"A step has {updates} optimiser updates; set actor_rollout_ref.actor.optim.override_optimizer_config."
+                f"updates_per_iteration to that, found {given}."
+            )
+        if warmup or optim.lr_scheduler_type != "constant":
+            raise ConfigError(
+                "IterationRMSprop has a schedule of its own within each iteration; set actor_rollout_ref.actor.optim."
+                "lr_scheduler_type=constant, lr_warmup_steps=0 and lr_warmup_steps_ratio=0."
+            )
+        return
+    if settings.eta > LARGEST_STEPWISE_ETA:
+        raise ConfigError(
+            f"algorithm.sppo.eta={settings.eta:g} belongs to the original's iterations, each with an optimiser of its "
+            f"own; take preset=iterative, or set eta to at most {LARGEST_STEPWISE_ETA:g}."
+        )
+    if updates > MOST_UPDATES_WITHOUT_A_SCHEDULE and warmup:
+        raise ConfigError(
+            f"A step has {updates} optimiser updates and verl's warm-up moves once per step, so that all updates of "
+            "the first would have a learning rate of 0; take preset=iterative, or set actor_rollout_ref.actor.optim."
+            "lr_warmup_steps=0 and lr_warmup_steps_ratio=0."
+        )
+
+
+def updates_per_step(config: DictConfig) -> int:
+    """Optimiser updates in one training step of verl."""
+    actor = config.actor_rollout_ref.actor
+    return math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
 
 
 def _check_dropout(model: DictConfig) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from recipes.errors import ConfigError
-from recipes.tandem.options import check_junior_weight
+from recipes.tandem.settings import check_junior_weight
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, engine_arguments
 
 SECTION = "tandem_config"

@@ -9,13 +9,13 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.errors import ConfigError, DataError
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
-from recipes.tandem.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
-from recipes.tandem.options import TandemOptions
+from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
+from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import TandemConfig, check_models
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
 PORTABLE_LOOP = "tandem_portable"
-MANAGER = "recipes.tandem.rollout.TandemAgentLoopManager"
+MANAGER = "recipes.tandem.adapters.rollout.TandemAgentLoopManager"
 JUNIOR_KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}.junior_model"
 
 
@@ -29,7 +29,7 @@ def check_tandem_config(config: DictConfig) -> None:
         ConfigError, MissingFileError, DataError: one sentence that says what was found and what to set.
     """
     block = config.algorithm.get("tandem")
-    options = TandemOptions.from_mapping(
+    settings = TandemSettings.from_mapping(
         OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
     )
     if config.trainer.v1.trainer_mode != TRAINER:
@@ -37,27 +37,27 @@ def check_tandem_config(config: DictConfig) -> None:
             f"trainer.v1.trainer_mode must be {TRAINER}, which stops on a lost authorship mask and trains on the "
             f"policy that wrote; found {config.trainer.v1.trainer_mode}."
         )
-    _check_validation(config, options)
+    _check_validation(config, settings)
     rollout = config.actor_rollout_ref.rollout
     section = rollout.engine_kwargs.get("vllm", {}).get(SECTION)
-    if options.portable is not None or rollout.agent.default_agent_loop == PORTABLE_LOOP:
-        _check_portable(config, options, section)
+    if settings.portable is not None or rollout.agent.default_agent_loop == PORTABLE_LOOP:
+        _check_portable(config, settings, section)
         return
     if section is None and rollout.name != ROLLOUT and rollout.agent.default_agent_loop != AGENT_LOOP:
-        if options.validation != "solo" or options.normaliser != "senior":
+        if settings.validation != "solo" or settings.normaliser != "senior":
             raise ConfigError(
                 "algorithm.tandem.validation and algorithm.tandem.normaliser mean something only with a junior; leave "
                 "both at their defaults without one."
             )
         return
     _check_rollout(config)
-    _check_objective(config, options)
+    _check_objective(config, settings)
     _check_engine(config)
 
 
-def _check_portable(config: DictConfig, options: TandemOptions, section: object) -> None:
+def _check_portable(config: DictConfig, settings: TandemSettings, section: object) -> None:
     rollout = config.actor_rollout_ref.rollout
-    if options.portable is None or rollout.agent.default_agent_loop != PORTABLE_LOOP:
+    if settings.portable is None or rollout.agent.default_agent_loop != PORTABLE_LOOP:
         raise ConfigError(
             f"algorithm.tandem.portable and actor_rollout_ref.rollout.agent.default_agent_loop={PORTABLE_LOOP} go "
             "together; take preset=portable."
@@ -68,31 +68,31 @@ def _check_portable(config: DictConfig, options: TandemOptions, section: object)
             f"to one of verl's, found {rollout.name}."
         )
     _check_loop_manager(rollout)
-    _check_objective(config, options)
-    settings = PortableSettings.from_mapping(options.portable)
-    _check_both_models(settings.schedule, config.actor_rollout_ref.model)
+    _check_objective(config, settings)
+    portable = PortableSettings.from_mapping(settings.portable)
+    _check_both_models(portable.schedule, config.actor_rollout_ref.model)
     _check_identities(config)
     try:
-        served = asyncio.run(JuniorEndpoint(settings).served_models())
+        served = asyncio.run(JuniorEndpoint(portable).served_models())
     except JuniorEndpointError as error:
         raise ConfigError(f"algorithm.tandem.portable.junior_url: {error}") from error
-    if settings.junior_name not in served:
+    if portable.junior_name not in served:
         raise ConfigError(
-            f"algorithm.tandem.portable.junior_name={settings.junior_name}: {settings.junior_url} serves "
+            f"algorithm.tandem.portable.junior_name={portable.junior_name}: {portable.junior_url} serves "
             f"{', '.join(served) or 'nothing'}."
         )
 
 
-def _check_validation(config: DictConfig, options: TandemOptions) -> None:
+def _check_validation(config: DictConfig, settings: TandemSettings) -> None:
     samples = config.actor_rollout_ref.rollout.val_kwargs.n
-    if options.pass_k > samples:
+    if settings.pass_k > samples:
         raise ConfigError(
-            f"algorithm.tandem.pass_k={options.pass_k} needs as many validation responses per problem, found "
+            f"algorithm.tandem.pass_k={settings.pass_k} needs as many validation responses per problem, found "
             f"actor_rollout_ref.rollout.val_kwargs.n={samples}."
         )
-    if options.benchmarks is None:
+    if settings.benchmarks is None:
         return
-    pooled = {source for group in options.benchmarks.values() for source in group}
+    pooled = {source for group in settings.benchmarks.values() for source in group}
     found = set(map(str, _column(config.data.val_files, "data_source")))
     if found and found != pooled:
         raise ConfigError(
@@ -133,7 +133,7 @@ def _check_loop_manager(rollout: DictConfig) -> None:
         )
 
 
-def _check_objective(config: DictConfig, options: TandemOptions) -> None:
+def _check_objective(config: DictConfig, settings: TandemSettings) -> None:
     actor = config.actor_rollout_ref.actor
     if config.algorithm.use_kl_in_reward:
         raise ConfigError(
@@ -154,7 +154,7 @@ def _check_objective(config: DictConfig, options: TandemOptions) -> None:
         )
     if config.critic.enable:
         raise ConfigError("critic.enable=true: tandem training is GRPO and has no critic; set it to false.")
-    if options.normaliser == "response" and (
+    if settings.normaliser == "response" and (
         actor.use_kl_loss or actor.entropy_coeff or actor.loss_agg_mode != "token-mean"
     ):
         raise ConfigError(
@@ -169,19 +169,19 @@ def _check_engine(config: DictConfig) -> None:
     for notice in canonical_settings(engine_kwargs.get(SECTION) or {})[1]:
         print(notice, file=sys.stderr)
     replace_section(dict(engine_kwargs))
-    settings = tandem_config(engine_kwargs[SECTION])
-    if looks_local(settings.junior_model):
-        check_model(settings.junior_model, JUNIOR_KEY)
-    _check_both_models(settings, config.actor_rollout_ref.model)
+    engine = tandem_config(engine_kwargs[SECTION])
+    if looks_local(engine.junior_model):
+        check_model(engine.junior_model, JUNIOR_KEY)
+    _check_both_models(engine, config.actor_rollout_ref.model)
     _check_identities(config)
 
 
-def _check_both_models(settings: TandemConfig, model: DictConfig) -> None:
+def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:
     """Vocabularies and boundary sets, where both models are at hand; the engine looks again at any of them."""
-    if not (_at_hand(settings.junior_model) and _at_hand(model.path)):
+    if not (_at_hand(engine.junior_model) and _at_hand(model.path)):
         return
     try:
-        check_models(settings, model.path, model.get("tokenizer_path"))
+        check_models(engine, model.path, model.get("tokenizer_path"))
     except ValueError as error:
         raise ConfigError(f"{JUNIOR_KEY}: {error}") from error
 

@@ -62,8 +62,6 @@ ADAPTERS = {
     "recipes.step_ppo.score",
     "recipes.step_ppo.stage",
     "recipes.step_ppo.teach",
-    "recipes.tandem.portable",
-    "recipes.tandem.portable_agent_loop",
 }
 
 FILES = {name: path for package in walls.PACKAGES for name, path in walls.sources(package).items()}

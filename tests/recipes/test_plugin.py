@@ -118,10 +118,10 @@ def test_activating_twice_is_harmless():
 def test_a_foreign_object_under_our_name_is_told(monkeypatch):
     import verl.trainer.ppo.core_algos as core_algos
 
-    row = plugin.Row("policy_loss", "sppo", "recipes.sppo.policy_loss:compute_sppo_policy_loss")
+    row = plugin.Row("policy_loss", "sppo", "recipes.sppo.adapters.policy_loss:compute_sppo_policy_loss")
     monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "sppo", lambda: None)
     (state,) = registry.check([row])
-    assert not state.ok and "not recipes.sppo.policy_loss" in state.detail
+    assert not state.ok and "not recipes.sppo.adapters.policy_loss" in state.detail
 
 
 def test_a_row_that_cannot_be_imported_is_recorded():

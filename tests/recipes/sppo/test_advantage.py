@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.sppo.advantage import best_worst, softmean, sppo_target, win_rates, win_rates_from_judge
+from recipes.sppo.advantage import best_worst, softmean, sppo_target, win_rates
 
 SCORES = st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=12)
 
@@ -174,25 +174,15 @@ def test_bad_win_rate_options_are_refused(options):
         win_rates(torch.zeros(2), "aa", **options)
 
 
-def test_judge_matrix_is_symmetrised():
-    judge = torch.tensor([[0.9, 0.8, 0.6], [0.4, 0.1, 1.0], [0.2, 0.0, 0.5]])
-    rates = win_rates_from_judge(judge)
-    expected = [(0.5 + (0.8 + 0.6) / 2 + (0.6 + 0.8) / 2) / 3, (0.5 + 0.3 + 1.0) / 3, (0.5 + 0.3 + 0.0) / 3]
-    assert rates.tolist() == pytest.approx(expected)
-    assert rates.sum().item() == pytest.approx(1.5)
-
-
-def test_judge_diagonal_is_not_read():
-    judge = torch.tensor([[math.nan, 1.0], [0.0, math.nan]])
-    assert win_rates_from_judge(judge).tolist() == [0.75, 0.25]
-
-
-@pytest.mark.parametrize(
-    "matrix", [torch.zeros(2, 3), torch.zeros(0, 0), torch.full((2, 2), 1.5), torch.full((2, 2), math.nan)]
-)
-def test_bad_judge_matrices_are_refused(matrix):
-    with pytest.raises(ValueError):
-        win_rates_from_judge(matrix)
+def test_the_originals_targets_and_gpos():
+    """Worked numbers: five scores, Bradley-Terry win rates, eta 1,000, and the mean preference score of GPO."""
+    scores = torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0], dtype=torch.float64)
+    rates = win_rates(scores, "aaaaa", kind="bradley_terry")
+    assert rates.tolist() == pytest.approx([0.7104, 0.6097, 0.5, 0.3903, 0.2896], abs=1e-4)
+    target = sppo_target(rates, "aaaaa", eta=1000.0, scope="prompt", baseline="half")
+    assert target[[0, 4]].tolist() == pytest.approx([210.38, -210.38], abs=1e-2)
+    gpo = sppo_target(scores + 3, "aaaaa", eta=2.0, scope="prompt", baseline="mean")
+    assert gpo.tolist() == pytest.approx([2.0, 1.0, 0.0, -1.0, -2.0])
 
 
 # selection

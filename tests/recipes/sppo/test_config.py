@@ -24,8 +24,10 @@ ROOM = Path(recipes.sppo.__file__).parent
 PRESETS = sorted(path.stem for path in (ROOM / "config" / "preset").glob("*.yaml"))
 SCALES = sorted(path.stem for path in (ROOM / "config" / "scale").glob("*.yaml"))
 OWN = {f"algorithm.sppo.{name}" for name in ("eta", "scope", "baseline", "score", "preference", "tau", "pairs")}
+OPTIMIZER = "actor_rollout_ref.actor.optim.override_optimizer_config"
 DEFAULTS = verl_defaults()
 OWN |= {"algorithm.sppo.reference", "data.apply_chat_template_kwargs.enable_thinking"}
+OWN |= {f"{OPTIMIZER}.updates_per_iteration", f"{OPTIMIZER}.warmup_ratio"}
 
 
 @functools.cache
@@ -102,9 +104,10 @@ def test_presets_are_matched_in_updates_and_verl_and_grpo_in_responses():
         assert sizes["paper"][0] == 1.25 * sizes["verl"][0]
 
 
+@pytest.mark.parametrize("preset", ["paper", "iterative"])
 @pytest.mark.parametrize("scale", SCALES)
-def test_an_update_of_the_paper_preset_is_the_originals_batch(scale):
-    config = composed("preset=paper", f"scale={scale}")
+def test_an_update_is_the_originals_batch(preset, scale):
+    config = composed(f"preset={preset}", f"scale={scale}")
     assert (config.actor_rollout_ref.actor.ppo_mini_batch_size, config.actor_rollout_ref.rollout.n) == (64, 5)
 
 

@@ -11,8 +11,8 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from recipes.errors import ConfigError
+from recipes.sppo.adapters.estimator import compute_sppo_advantage
 from recipes.sppo.advantage import sppo_target, win_rates
-from recipes.sppo.estimator import compute_sppo_advantage
 
 PAPER = {"scope": "prompt", "score": "winrate", "baseline": "half"}
 
@@ -100,6 +100,16 @@ def test_best_worst_clears_the_rows_between():
     assert torch.equal(cleared[kept], mask[kept])
     # win rates are against all responses, the ones left out too
     assert torch.equal(advantages[kept], everyone[kept])
+
+
+def test_best_worst_takes_a_judges_win_rates():
+    """Rewards that are win rates already, of a preference that goes in a circle but for one winner and one loser."""
+    rates, uids = [0.5, 0.9, 0.5, 0.1, 0.5], list("aaaaa")
+    options = {"scope": "prompt", "score": "reward", "baseline": "half", "pairs": "best_worst", "eta": 4.0}
+    token_rewards, mask, uid = batch_of(rates, uids)
+    advantages, _, cleared = through_verl(token_rewards, mask.clone(), uid, options)
+    assert cleared.any(-1).nonzero().flatten().tolist() == [1, 3]
+    assert advantages[[1, 3], 0].tolist() == pytest.approx([1.6, -1.6])
 
 
 def test_a_reward_on_a_tool_token_counts():

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from recipes.errors import ConfigError
 from recipes.launch.composition import compose_config
 from recipes.sppo.guards import check_sppo_config
-from recipes.sppo.options import SppoOptions
+from recipes.sppo.settings import SppoSettings
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -84,13 +84,23 @@ def composed(*overrides):
         (["algorithm.sppo.scope=global"], "scope"),
         (["algorithm.sppo.score=elo"], "score"),
         (["algorithm.sppo.score=winrate"], "scope=prompt"),
-        (["algorithm.sppo.pairs=best_worst"], "score=winrate"),
+        (["algorithm.sppo.pairs=best_worst"], "scope=prompt"),
         (["algorithm.sppo.preference=bradley_terry"], "score=winrate"),
         (["algorithm.sppo.tau=2"], "score=winrate"),
         (["preset=paper", "algorithm.sppo.tau=2"], "bradley_terry"),
         (["preset=paper", "algorithm.sppo.preference=bradley_terry", "algorithm.sppo.tau=0"], "tau"),
-        (["algorithm.sppo.reference=iteration:8"], "train_batch_size"),
-        (["algorithm.sppo=fast"], "block of options"),
+        (["algorithm.sppo.reference=iteration:8"], "preset=iterative"),
+        (["algorithm.sppo.eta=1000"], "preset=iterative"),
+        (["data.train_batch_size=20000", f"{ACTOR}.ppo_mini_batch_size=64"], "learning rate of 0"),
+        (
+            ["preset=paper", "data.train_batch_size=20000", f"{ACTOR}.optim.lr_warmup_steps=-1"]
+            + [f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1"],
+            "learning rate of 0",
+        ),
+        (["preset=iterative", "data.train_batch_size=1408"], "updates_per_iteration"),
+        (["preset=iterative", f"{ACTOR}.optim.lr_warmup_steps=5"], "lr_warmup_steps=0"),
+        (["preset=iterative", f"{ACTOR}.optim.lr_scheduler_type=cosine"], "lr_scheduler_type=constant"),
+        (["algorithm.sppo=fast"], "block of settings"),
     ],
 )
 def test_refused(overrides, named):
@@ -106,6 +116,10 @@ def test_refused(overrides, named):
         ["preset=paper"],
         ["preset=paper", "algorithm.sppo.pairs=best_worst"],
         ["preset=paper", "algorithm.sppo.preference=bradley_terry", "algorithm.sppo.tau=0.5"],
+        ["preset=paper", "algorithm.sppo.score=reward", "algorithm.sppo.pairs=best_worst"],
+        ["data.train_batch_size=20000", f"{ACTOR}.ppo_mini_batch_size=64", f"{ACTOR}.optim.lr_warmup_steps=0"],
+        ["preset=iterative"],
+        ["preset=iterative", "algorithm.sppo.score=reward", "algorithm.sppo.preference=binary"],
         ["algorithm.sppo.eta=3"],
         ["algorithm.sppo.baseline=mean"],
         ["preset=grpo"],
@@ -136,11 +150,11 @@ def test_a_broken_model_configuration_is_named(tmp_path):
 
 def test_a_stock_verl_configuration_without_our_block_takes_the_defaults():
     config = composed("~algorithm.sppo")
-    assert SppoOptions.from_mapping(config.algorithm.get("sppo")) == SppoOptions()
+    assert SppoSettings.from_mapping(config.algorithm.get("sppo")) == SppoSettings()
 
 
 def test_presets_spell_out_every_option():
-    for preset in ("verl", "paper"):
+    for preset in ("verl", "paper", "iterative"):
         block = OmegaConf.to_container(composed(f"preset={preset}").algorithm.sppo)
-        assert set(block) == set(SppoOptions.__dataclass_fields__)
-    assert SppoOptions.from_mapping(OmegaConf.to_container(composed("preset=verl").algorithm.sppo)) == SppoOptions()
+        assert set(block) == set(SppoSettings.__dataclass_fields__)
+    assert SppoSettings.from_mapping(OmegaConf.to_container(composed("preset=verl").algorithm.sppo)) == SppoSettings()

@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
-from recipes.tandem.agent_loop import COUNTS, FAULT, TandemAgentLoop
+from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, TandemAgentLoop
+from recipes.tandem.adapters.trainer import TandemTrainer, require_no_fault
 from recipes.tandem.authorship import Authorship, response_identity
-from recipes.tandem.trainer import TandemTrainer, require_no_fault
 from vllm_patches.tandem.config import TandemConfig, request_settings
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import authorship
@@ -146,11 +146,11 @@ def test_a_response_cut_at_its_length_keeps_its_authors(tokenizer):
 
 def trainer_on(extra_fields, monkeypatch, **settings):
     """A trainer without its workers, whose queue holds these extra fields."""
-    import recipes.tandem.trainer as module
-    from recipes.tandem.options import TandemOptions
+    import recipes.tandem.adapters.trainer as module
+    from recipes.tandem.settings import TandemSettings
 
     trainer = TandemTrainer.__new__(TandemTrainer)
-    trainer.options = TandemOptions()
+    trainer.settings = TandemSettings()
     trainer.tandem = TandemConfig(**{"junior_model": "m"} | settings)
     monkeypatch.setattr(module.tq, "kv_batch_get", lambda **_: {"extra_fields": extra_fields})
     return trainer.check_authorship(SimpleNamespace(keys=["a"] * len(extra_fields), partition_id="train"))
@@ -173,7 +173,7 @@ def test_the_trainer_logs_and_stops(monkeypatch):
 
 
 def test_the_names_verl_asks_for_are_there():
+    from recipes.tandem.adapters.rollout import TandemAgentLoopManager
     from recipes.tandem.guards import MANAGER
-    from recipes.tandem.rollout import TandemAgentLoopManager
 
     assert f"{TandemAgentLoopManager.__module__}.{TandemAgentLoopManager.__name__}" == MANAGER

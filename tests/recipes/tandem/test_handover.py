@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from recipes.tandem.handover import chunk_seed, write_jointly
+from recipes.tandem.portable.handover import chunk_seed, write_jointly
 from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams, authorship
 
 VOCABULARY, STOP = 40, 39

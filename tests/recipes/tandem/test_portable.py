@@ -14,9 +14,9 @@ from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
 from recipes.errors import ConfigError
-from recipes.tandem.agent_loop import COUNTS, FAULT
-from recipes.tandem.junior_endpoint import PortableSettings
-from recipes.tandem.portable_agent_loop import PortableTandemAgentLoop
+from recipes.tandem.adapters.agent_loop import COUNTS, FAULT
+from recipes.tandem.portable.agent_loop import PortableTandemAgentLoop
+from recipes.tandem.portable.junior_endpoint import PortableSettings
 from vllm_patches.tandem.config import request_settings
 from vllm_patches.tandem.schedule import AuthorSchedule
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from recipes.sppo.advantage import best_worst, sppo_target, win_rates
-from recipes.sppo.options import SppoOptions
+from recipes.sppo.settings import SppoSettings
 
 
 def compute_sppo_advantage(
@@ -27,7 +27,7 @@ def compute_sppo_advantage(
         token_level_rewards: `(B, T)`; a row's sum is the reward of the response, wherever it stands in the row.
         response_mask: `(B, T)`, non-zero on trained tokens. With `pairs=best_worst` the rows that are not selected are
             cleared in place, which is how verl's own rejection takes a row out of the update.
-        config: verl's `algorithm` block; its key `sppo` holds the options, see `recipes.sppo.options.SppoOptions`.
+        config: verl's `algorithm` block; its key `sppo` holds the settings, see `recipes.sppo.settings.SppoSettings`.
         index: `(B,)` uid of each response's prompt; may be absent only with scope "batch".
 
     Returns:
@@ -36,26 +36,26 @@ def compute_sppo_advantage(
     Raises:
         ValueError: a reward that is not finite, an option out of range, or no uid where prompts are compared.
     """
-    options = SppoOptions.from_mapping(None if config is None else config.get("sppo"))
+    settings = SppoSettings.from_mapping(None if config is None else config.get("sppo"))
     mask = response_mask.bool()
     trained = mask.any(dim=-1)
     advantages = torch.zeros(token_level_rewards.shape, dtype=torch.float32, device=token_level_rewards.device)
     if not trained.any():
         return advantages, advantages.clone()
     if index is None:
-        if options.scope == "prompt":
+        if settings.scope == "prompt":
             raise ValueError("algorithm.sppo.scope=prompt needs the uid of each response, found none in the batch")
         index = np.arange(len(trained))
 
     rows = trained.nonzero().flatten()
     uid = np.asarray(index, dtype=object)[rows.cpu().numpy()]
     score = _sequence_rewards(token_level_rewards, mask)[rows]
-    if options.score == "winrate":
-        score = win_rates(score, uid, kind=options.preference, tau=options.tau)
-    target = sppo_target(score, uid, eta=options.eta, scope=options.scope, baseline=options.baseline)
+    if settings.score == "winrate":
+        score = win_rates(score, uid, kind=settings.preference, tau=settings.tau)
+    target = sppo_target(score, uid, eta=settings.eta, scope=settings.scope, baseline=settings.baseline)
 
     advantages[rows] = target.to(advantages.dtype).unsqueeze(-1).expand(-1, mask.shape[-1])
-    if options.pairs == "best_worst":
+    if settings.pairs == "best_worst":
         dropped = rows[~best_worst(score, uid)]
         response_mask[dropped] = 0
         # where the caller loses the cleared mask, the loss meets NaN and stops instead of training on a false 0

@@ -7,9 +7,9 @@ from omegaconf import OmegaConf
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from recipes.tandem.agent_loop import TandemAgentLoop
-from recipes.tandem.junior_endpoint import JuniorEndpoint, PortableSettings
-from recipes.tandem.portable import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
+from recipes.tandem.adapters.agent_loop import TandemAgentLoop
+from recipes.tandem.portable.joint_writer import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
+from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, PortableSettings
 from vllm_patches.tandem.outputs import AuthorshipError
 
 # verl builds a loop per response; connections are kept between them.

@@ -1,4 +1,4 @@
-"""The options of `algorithm.tandem`: names, ranges, and the combinations that mean something."""
+"""The settings of `algorithm.tandem`: names, ranges, and the combinations that mean something."""
 
 import math
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ NORMALISERS = ("senior", "response")
 
 
 @dataclass(frozen=True)
-class TandemOptions:
-    """Options of training and validation; who writes which token is the engine's (`engine_settings`).
+class TandemSettings:
+    """Settings of training and validation; who writes which token is the engine's (`engine_settings`).
 
     Attributes:
         validation: `solo` lets the senior write alone and selects checkpoints; `joint` validates the pair; `both` does
@@ -68,7 +68,7 @@ class TandemOptions:
             raise ConfigError(f"algorithm.tandem.benchmarks names {', '.join(twice)} more than once.")
 
     @classmethod
-    def from_mapping(cls, block: Mapping[str, Any] | None) -> "TandemOptions":
+    def from_mapping(cls, block: Mapping[str, Any] | None) -> "TandemSettings":
         """Read the block `algorithm.tandem`; an absent block gives the defaults.
 
         Raises:
@@ -77,7 +77,7 @@ class TandemOptions:
         if block is None:
             return cls()
         if not isinstance(block, Mapping):
-            raise ConfigError(f"algorithm.tandem must be a block of options, found {block!r}.")
+            raise ConfigError(f"algorithm.tandem must be a block of settings, found {block!r}.")
         known = [field.name for field in fields(cls)]
         unknown = sorted(str(key) for key in block if key not in known)
         if unknown:

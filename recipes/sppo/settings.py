@@ -1,4 +1,4 @@
-"""The options of `algorithm.sppo`: names, ranges, and the combinations that mean something."""
+"""The settings of `algorithm.sppo`: names, ranges, and the combinations that mean something."""
 
 import math
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ AGGREGATIONS = ("token-mean", "seq-mean-token-sum")
 
 
 @dataclass(frozen=True)
-class SppoOptions:
-    """Options of the estimator; the defaults are those of verl's SPPO recipe.
+class SppoSettings:
+    """Settings of the estimator; the defaults are those of verl's SPPO recipe.
 
     Attributes:
         eta: step size of the multiplicative-weights update, in nats per unit of score (SPPO paper, eq. 4.1). One value
@@ -33,7 +33,8 @@ class SppoOptions:
             the same prompt (section 4).
         preference: how two rewards become a preference when `score` is `winrate`.
         tau: temperature of the Bradley-Terry preference, in units of reward.
-        pairs: train on all responses, or on the best and the worst of each prompt as the original code does.
+        pairs: train on all responses, or on the best and the worst of each prompt as the original code does. With
+            `score=reward` they are chosen by the reward, into which `judged_gains` writes a judge's win rates.
         reference: the policy in the denominator of the log-ratio; `step` is the policy that generated the batch.
     """
 
@@ -60,17 +61,17 @@ class SppoOptions:
         if self.reference != "step":
             raise ConfigError(
                 f"algorithm.sppo.reference must be 'step', found {self.reference!r}: for one reference over a whole "
-                "iteration, make the iteration one step by setting data.train_batch_size to its number of prompts."
+                "iteration of data.train_batch_size prompts, take preset=iterative."
             )
         if self.score == "winrate" and self.scope != "prompt":
             raise ConfigError(
                 "algorithm.sppo.score=winrate compares responses to the same prompt; "
                 f"set algorithm.sppo.scope=prompt, found {self.scope!r}."
             )
-        if self.pairs == "best_worst" and self.score != "winrate":
+        if self.pairs == "best_worst" and self.scope != "prompt":
             raise ConfigError(
-                "algorithm.sppo.pairs=best_worst is the original pipeline's selection by win rate; "
-                f"set algorithm.sppo.score=winrate, found {self.score!r}."
+                "algorithm.sppo.pairs=best_worst takes the best and the worst response to each prompt; "
+                f"set algorithm.sppo.scope=prompt, found {self.scope!r}."
             )
         if self.score != "winrate" and (self.preference, self.tau) != ("binary", 1.0):
             raise ConfigError(
@@ -83,7 +84,7 @@ class SppoOptions:
             )
 
     @classmethod
-    def from_mapping(cls, block: Mapping[str, Any] | None) -> "SppoOptions":
+    def from_mapping(cls, block: Mapping[str, Any] | None) -> "SppoSettings":
         """Read the block `algorithm.sppo`; an absent block gives the defaults.
 
         Raises:
@@ -92,7 +93,7 @@ class SppoOptions:
         if block is None:
             return cls()
         if not isinstance(block, Mapping):
-            raise ConfigError(f"algorithm.sppo must be a block of options, found {block!r}.")
+            raise ConfigError(f"algorithm.sppo must be a block of settings, found {block!r}.")
         if "length_norm" in block:
             raise ConfigError(
                 "algorithm.sppo.length_norm is not available: SPPO squares the summed log-ratio of a response, and a "

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from recipes.sppo.loss import sequence_log_ratio, sppo_loss
-from recipes.sppo.options import AGGREGATIONS
+from recipes.sppo.settings import AGGREGATIONS
 
 
 def compute_sppo_policy_loss(

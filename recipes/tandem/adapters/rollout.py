@@ -3,7 +3,7 @@
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils as tu
 
-from recipes.tandem.agent_loop import SOLO, VALIDATION_AUTHORS
+from recipes.tandem.adapters.agent_loop import SOLO, VALIDATION_AUTHORS
 
 
 class TandemAgentLoopManager(AgentLoopManagerTQ):

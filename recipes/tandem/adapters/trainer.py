@@ -15,12 +15,12 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
 from recipes.common.grouped_trainer import GroupedTrainer
-from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
+from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
 from recipes.tandem.engine_settings import SECTION, tandem_config
-from recipes.tandem.options import TandemOptions
 from recipes.tandem.selection import macro_pass_at_k, problems
+from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES
 
@@ -35,13 +35,13 @@ class TandemTrainer(GroupedTrainer):
 
     def __init__(self, config):
         super().__init__(config)
-        self.options = TandemOptions.from_mapping(OmegaConf.to_container(config.algorithm.tandem, resolve=True))
+        self.settings = TandemSettings.from_mapping(OmegaConf.to_container(config.algorithm.tandem, resolve=True))
         rollout = config.actor_rollout_ref.rollout
         self.tandem = None
         if rollout.name == ROLLOUT:
             self.tandem = tandem_config(OmegaConf.to_container(rollout.engine_kwargs.vllm[SECTION], resolve=True))
-        elif self.options.portable is not None:
-            self.tandem = tandem_config(self.options.portable["tandem_config"])
+        elif self.settings.portable is not None:
+            self.tandem = tandem_config(self.settings.portable["tandem_config"])
         self.senior_share = 1.0
 
     def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -70,16 +70,16 @@ class TandemTrainer(GroupedTrainer):
 
     def _require_plausible(self, total: Authorship) -> None:
         deviation = total.deviation(self.tandem.prob_senior)
-        if deviation > self.options.plausible_sd:
+        if deviation > self.settings.plausible_sd:
             raise AuthorshipError(
                 f"{total.senior_redraws} of {total.redraws} redraws fell on the senior, {deviation:.1f} standard "
                 f"deviations from prob_senior={self.tandem.prob_senior} (algorithm.tandem.plausible_sd is "
-                f"{self.options.plausible_sd}): are the dataset's extra_info.index values distinct?"
+                f"{self.settings.plausible_sd}): are the dataset's extra_info.index values distinct?"
             )
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
-        if self.tandem is not None and self.options.normaliser == "response":
+        if self.tandem is not None and self.settings.normaliser == "response":
             # The clipped surrogate is linear in the advantage: senior tokens / response tokens turns one mean into the
             # other.
             data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
@@ -91,14 +91,14 @@ class TandemTrainer(GroupedTrainer):
         return batch
 
     def _validate(self) -> dict[str, float]:
-        if self.tandem is None or self.options.validation == SOLO:
+        if self.tandem is None or self.settings.validation == SOLO:
             metrics = self._validate_by(SOLO)
-        elif self.options.validation == JOINT:
+        elif self.settings.validation == JOINT:
             metrics = self._validate_by(JOINT)
         else:
             metrics = self._validate_by(SOLO) | self._validate_jointly_beside()
-        if self.options.keep_best:
-            metric = PASS_METRIC.format(self.options.pass_k)
+        if self.settings.keep_best:
+            metric = PASS_METRIC.format(self.settings.pass_k)
             directory = Path(self.config.trainer.default_local_dir)
             if keep_best(directory, self.global_steps, metric, metrics[metric]):
                 logger.warning("global_step_%d is the best so far: %s %.4f", self.global_steps, metric, metrics[metric])
@@ -131,9 +131,9 @@ class TandemTrainer(GroupedTrainer):
         verdicts = problems(
             data_sources, sample_uids, accuracies, reward_extra_infos_dict.get("skipped"), expected_acc_counts
         )
-        macro, each, left_out = macro_pass_at_k(verdicts, self.options.pass_k, self.options.benchmarks)
-        metrics[PASS_METRIC.format(self.options.pass_k)] = macro
-        metrics |= {f"val-core/{name}/pass@{self.options.pass_k}": value for name, value in each.items()}
+        macro, each, left_out = macro_pass_at_k(verdicts, self.settings.pass_k, self.settings.benchmarks)
+        metrics[PASS_METRIC.format(self.settings.pass_k)] = macro
+        metrics |= {f"val-core/{name}/pass@{self.settings.pass_k}": value for name, value in each.items()}
         metrics["val-aux/macro/problems_left_out"] = left_out
         return metrics
 

@@ -1,0 +1,1 @@
+"""SPPO in verl: the advantage estimator and the policy loss."""

@@ -1,0 +1,1 @@
+"""Tandem RL in verl: agent loop, rollout replica and its manager, trainer."""
