@@ -8,8 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.common.settings import read
 from recipes.errors import ConfigError
-from recipes.sppo.settings import AGGREGATIONS, SppoSettings
+from recipes.sppo.settings import AGGREGATIONS, SECTION, SppoSettings
 
 RENAMED = {
     "actor_rollout_ref.actor.sppo_eta": "algorithm.sppo.eta",
@@ -43,8 +44,7 @@ def check_sppo_config(config: DictConfig) -> None:
             "algorithm.adv_estimator=sppo and actor_rollout_ref.actor.policy_loss.loss_mode=sppo go together, "
             f"found adv_estimator={estimator} and loss_mode={loss_mode}; set both."
         )
-    block = config.algorithm.get("sppo")
-    settings = SppoSettings.from_mapping(OmegaConf.to_container(block) if OmegaConf.is_config(block) else block)
+    settings = read(SppoSettings, config.algorithm.get("sppo"), SECTION)
     _check_reference_policy(config)
     _check_loss_terms(config)
     _check_sampling(config, settings)

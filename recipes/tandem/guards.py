@@ -6,11 +6,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.common.settings import read
 from recipes.errors import ConfigError, DataError
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
-from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
-from recipes.tandem.settings import TandemSettings
+from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError
+from recipes.tandem.portable.settings import PortableSettings
+from recipes.tandem.settings import BLOCK, TandemSettings
 from vllm_patches.tandem.config import TandemConfig, check_models
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
@@ -28,10 +30,7 @@ def check_tandem_config(config: DictConfig) -> None:
     Raises:
         ConfigError, MissingFileError, DataError: one sentence that says what was found and what to set.
     """
-    block = config.algorithm.get("tandem")
-    settings = TandemSettings.from_mapping(
-        OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block
-    )
+    settings = read(TandemSettings, config.algorithm.get("tandem"), BLOCK)
     if config.trainer.v1.trainer_mode != TRAINER:
         raise ConfigError(
             f"trainer.v1.trainer_mode must be {TRAINER}, which stops on a lost authorship mask and trains on the "
@@ -69,7 +68,7 @@ def _check_portable(config: DictConfig, settings: TandemSettings, section: objec
         )
     _check_loop_manager(rollout)
     _check_objective(config, settings)
-    portable = PortableSettings.from_mapping(settings.portable)
+    portable = read(PortableSettings, settings.portable, f"{BLOCK}.portable")
     _check_both_models(portable.schedule, config.actor_rollout_ref.model)
     _check_identities(config)
     try:

@@ -1,14 +1,15 @@
 """The settings of `algorithm.tandem`: names, ranges, and the combinations that mean something."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
+from annotated_types import Len
+
+from recipes.common.settings import Count, Positive
 from recipes.errors import ConfigError
 
-VALIDATIONS = ("solo", "joint", "both")
-NORMALISERS = ("senior", "response")
+BLOCK = "algorithm.tandem"
 
 
 @dataclass(frozen=True)
@@ -25,66 +26,27 @@ class TandemSettings:
             many standard deviations.
         pass_k: k of the macro-averaged pass@k that selects the best checkpoint; at most the validation's n.
         benchmarks: name -> data sources pooled under it for the macro average; None takes each data source by itself.
-        portable: settings of the portable path (`portable.PortableSettings`); None for a tandem engine.
+        portable: settings of the portable path (`portable/settings.py`); None for a tandem engine.
         keep_best: keep a copy of the checkpoint with the highest macro pass@k as `best` beside the others.
+
+    Raises:
+        ConfigError: a junior token weight, or a data source in two benchmarks.
     """
 
-    validation: str = "solo"
-    normaliser: str = "senior"
+    validation: Literal["solo", "joint", "both"] = "solo"
+    normaliser: Literal["senior", "response"] = "senior"
     junior_token_loss_weight: float = 0.0
-    plausible_sd: float = 6.0
-    pass_k: int = 4
-    benchmarks: Mapping[str, list[str]] | None = None
+    plausible_sd: Positive = 6.0
+    pass_k: Count = 4
+    benchmarks: Annotated[dict[str, Annotated[list[str], Len(1)]], Len(1)] | None = None
     keep_best: bool = True
-    portable: Mapping[str, Any] | None = None
+    portable: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("validation", VALIDATIONS), ("normaliser", NORMALISERS)):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"algorithm.tandem.{name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}."
-                )
-        check_junior_weight(self.junior_token_loss_weight, "algorithm.tandem.junior_token_loss_weight")
-        sd = self.plausible_sd
-        if isinstance(sd, bool) or not isinstance(sd, int | float) or not (math.isfinite(sd) and sd > 0):
-            raise ConfigError(f"algorithm.tandem.plausible_sd must be a finite number above 0, found {sd!r}.")
-        if isinstance(self.pass_k, bool) or not isinstance(self.pass_k, int) or self.pass_k < 1:
-            raise ConfigError(f"algorithm.tandem.pass_k must be a whole number, at least 1, found {self.pass_k!r}.")
-        if not isinstance(self.keep_best, bool):
-            raise ConfigError(f"algorithm.tandem.keep_best must be true or false, found {self.keep_best!r}.")
-        self._check_benchmarks()
-
-    def _check_benchmarks(self) -> None:
-        if self.benchmarks is None:
-            return
-        pooled = self.benchmarks
-        if not isinstance(pooled, Mapping) or not pooled or not all(isinstance(v, list) and v for v in pooled.values()):
-            raise ConfigError(
-                "algorithm.tandem.benchmarks must name lists of data sources, such as {AIME: [aime24, aime25]}, "
-                f"found {pooled!r}."
-            )
-        sources = [source for group in pooled.values() for source in group]
-        if twice := sorted({str(source) for source in sources if sources.count(source) > 1}):
-            raise ConfigError(f"algorithm.tandem.benchmarks names {', '.join(twice)} more than once.")
-
-    @classmethod
-    def from_mapping(cls, block: Mapping[str, Any] | None) -> "TandemSettings":
-        """Read the block `algorithm.tandem`; an absent block gives the defaults.
-
-        Raises:
-            ConfigError: an unknown key, or a value out of range.
-        """
-        if block is None:
-            return cls()
-        if not isinstance(block, Mapping):
-            raise ConfigError(f"algorithm.tandem must be a block of settings, found {block!r}.")
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(str(key) for key in block if key not in known)
-        if unknown:
-            raise ConfigError(
-                f"algorithm.tandem has no option {', '.join(unknown)}; the options are {', '.join(known)}."
-            )
-        return cls(**{str(key): value for key, value in block.items()})
+        check_junior_weight(self.junior_token_loss_weight, f"{BLOCK}.junior_token_loss_weight")
+        counts = Counter(source for group in (self.benchmarks or {}).values() for source in group)
+        if twice := sorted(source for source, count in counts.items() if count > 1):
+            raise ConfigError(f"{BLOCK}.benchmarks names {', '.join(twice)} more than once.")
 
 
 def check_junior_weight(weight: object, key: str) -> None:

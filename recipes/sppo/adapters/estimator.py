@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from recipes.common.settings import read
 from recipes.sppo.advantage import best_worst, sppo_target, win_rates
-from recipes.sppo.settings import SppoSettings
+from recipes.sppo.settings import SECTION, SppoSettings
 
 
 def compute_sppo_advantage(
@@ -34,9 +35,9 @@ def compute_sppo_advantage(
         `(advantages, returns)`, both `(B, T)` float32: the target on trained tokens, 0 elsewhere.
 
     Raises:
-        ValueError: a reward that is not finite, an option out of range, or no uid where prompts are compared.
+        ValueError: a reward that is not finite, a setting out of range, or no uid where prompts are compared.
     """
-    settings = SppoSettings.from_mapping(None if config is None else config.get("sppo"))
+    settings = read(SppoSettings, None if config is None else config.get("sppo"), SECTION)
     mask = response_mask.bool()
     trained = mask.any(dim=-1)
     advantages = torch.zeros(token_level_rewards.shape, dtype=torch.float32, device=token_level_rewards.device)

@@ -15,12 +15,13 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
 from recipes.common.grouped_trainer import GroupedTrainer
+from recipes.common.settings import read
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
 from recipes.tandem.engine_settings import SECTION, tandem_config
 from recipes.tandem.selection import macro_pass_at_k, problems
-from recipes.tandem.settings import TandemSettings
+from recipes.tandem.settings import BLOCK, TandemSettings
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES
 
@@ -35,7 +36,7 @@ class TandemTrainer(GroupedTrainer):
 
     def __init__(self, config):
         super().__init__(config)
-        self.settings = TandemSettings.from_mapping(OmegaConf.to_container(config.algorithm.tandem, resolve=True))
+        self.settings = read(TandemSettings, config.algorithm.get("tandem"), BLOCK)
         rollout = config.actor_rollout_ref.rollout
         self.tandem = None
         if rollout.name == ROLLOUT:

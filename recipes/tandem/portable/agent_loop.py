@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
+from recipes.common.settings import read
 from recipes.tandem.adapters.agent_loop import TandemAgentLoop
 from recipes.tandem.portable.joint_writer import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
-from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, PortableSettings
+from recipes.tandem.portable.junior_endpoint import JuniorEndpoint
+from recipes.tandem.portable.settings import BLOCK, PortableSettings
 from vllm_patches.tandem.outputs import AuthorshipError
 
 # verl builds a loop per response; connections are kept between them.
@@ -21,8 +22,7 @@ class PortableTandemAgentLoop(TandemAgentLoop):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        block = OmegaConf.to_container(self.config.algorithm.tandem.portable, resolve=True)
-        settings = PortableSettings.from_mapping(block)
+        settings = read(PortableSettings, self.config.algorithm.tandem.portable, BLOCK)
         address = (settings.junior_url, settings.junior_name)
         if address not in _junior_endpoints:
             _junior_endpoints[address] = JuniorEndpoint(settings)

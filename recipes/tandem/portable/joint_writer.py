@@ -10,7 +10,8 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from recipes.tandem.portable.handover import write_jointly
-from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError, PortableSettings
+from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError
+from recipes.tandem.portable.settings import PortableSettings
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import CONFIG_KEY, request_settings
 from vllm_patches.tandem.outputs import AUTHORSHIP_KEY

@@ -37,7 +37,7 @@ SENTENCES = {
     "bypass mode": "bypass_mode",
     "estimator without its loss": "go together",
     "loss without its estimator": "go together",
-    "unknown option of the block": "algorithm.sppo has no option",
+    "unknown option of the block": "unknown key algorithm.sppo.etas",
     "retired trainer": "trainer.use_v1=false",
     "fsdp1 on a CPU": "actor_rollout_ref.actor.strategy=fsdp does not run on a CPU",
     "sglang on a CPU": "actor_rollout_ref.rollout.name=sglang does not run on a CPU",

@@ -135,7 +135,7 @@ def test_a_broken_reward_is_refused(bad):
 
 def test_an_unknown_option_is_refused():
     token_rewards, mask, uid = batch_of([1.0, 0.0], list("ab"))
-    with pytest.raises(ConfigError, match="no option etta"):
+    with pytest.raises(ConfigError, match="unknown key algorithm.sppo.etta"):
         through_verl(token_rewards, mask, uid, {"etta": 1.0})
 
 

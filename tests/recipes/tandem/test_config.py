@@ -14,10 +14,11 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 import recipes.tandem
+from recipes.common.settings import read
 from recipes.launch.composition import compose_config, flatten, refuse_unknown_additions, verl_defaults
 from recipes.tandem.engine_settings import SECTION, tandem_config
 from recipes.tandem.guards import check_tandem_config
-from recipes.tandem.settings import TandemSettings
+from recipes.tandem.settings import BLOCK, TandemSettings
 
 ROOM = Path(recipes.tandem.__file__).parent
 PRESETS = sorted(path.stem for path in (ROOM / "config" / "preset").glob("*.yaml"))
@@ -33,7 +34,7 @@ def composed(*overrides):
 @pytest.mark.parametrize(("preset", "scale"), list(itertools.product(PRESETS, SCALES)))
 def test_every_pair_composes_and_verl_accepts_it(preset, scale, tmp_path, monkeypatch):
     config = composed(f"preset={preset}", f"scale={scale}")
-    TandemSettings.from_mapping(OmegaConf.to_container(config.algorithm.tandem, resolve=True))
+    read(TandemSettings, config.algorithm.tandem, BLOCK)
     validate_config(config, need_reference_policy(config), need_critic(config))
     omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     omega_conf_to_dataclass(config.actor_rollout_ref.rollout)

@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
+from recipes.common.settings import read
 from recipes.errors import ConfigError
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT
 from recipes.tandem.portable.agent_loop import PortableTandemAgentLoop
-from recipes.tandem.portable.junior_endpoint import PortableSettings
+from recipes.tandem.portable.settings import BLOCK, PortableSettings
 from vllm_patches.tandem.config import request_settings
 from vllm_patches.tandem.schedule import AuthorSchedule
 
@@ -144,7 +145,7 @@ def turn_by_turn(prompt, index):
     """The plain loop over both scripts: ask the schedule, let that author emit one token, tell the schedule."""
     from recipes.tandem.authorship import response_identity
 
-    config = PortableSettings.from_mapping(block("http://nowhere")).schedule
+    config = read(PortableSettings, block("http://nowhere"), BLOCK).schedule
     extra = {"request": response_identity(index, 5, 2, False)}
     schedule = AuthorSchedule(request_settings(config, extra, prompt).params, BOUNDARY)
     tokens, mask = [], []
@@ -206,16 +207,16 @@ def test_a_lasting_fault_condemns_the_response(junior, tokenizer, answer, senten
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"junior_url": None}, "junior_url is not set"),
-        ({"junior_url": "localhost:8000"}, "is no address"),
-        ({"junior_name": None}, "junior_name is not set"),
-        ({"chunk_tokens": 0}, "chunk_tokens must be a whole number"),
-        ({"timeout": -1}, "timeout must be seconds above 0"),
-        ({"chunks": 3}, "no option chunks"),
+        ({"junior_url": None}, "junior_url must be a valid string"),
+        ({"junior_url": "localhost:8000"}, "junior_url: String should match|junior_url must match"),
+        ({"junior_name": None}, "junior_name must be a valid string"),
+        ({"chunk_tokens": 0}, "chunk_tokens must be greater"),
+        ({"timeout": -1}, "timeout must be greater than 0"),
+        ({"chunks": 3}, "unknown key algorithm.tandem.portable.chunks"),
         ({"tandem_config": {"junior_model": "m", "word_align": "before"}}, "set it to after"),
         ({"tandem_config": {"junior_model": "m", "prob_senior": 2}}, "prob_senior"),
     ],
 )
 def test_faulty_settings_are_refused(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        PortableSettings.from_mapping(block("http://host:8000/v1", **changes))
+        read(PortableSettings, block("http://host:8000/v1", **changes), BLOCK)

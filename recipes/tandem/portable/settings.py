@@ -1,0 +1,48 @@
+"""The settings of `algorithm.tandem.portable`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from recipes.common.settings import Count, CountOrZero, Positive
+from recipes.errors import ConfigError
+from recipes.tandem.engine_settings import tandem_config
+from vllm_patches.tandem.config import TandemConfig
+
+BLOCK = "algorithm.tandem.portable"
+
+
+@dataclass(frozen=True)
+class PortableSettings:
+    """How the junior is reached, and who writes which token.
+
+    Attributes:
+        junior_url: the endpoint's address with its path, such as http://host:8000/v1.
+        junior_name: the name under which the endpoint serves the junior.
+        tandem_config: who writes which token: the settings of a tandem engine, its device settings left out.
+        chunk_tokens: most tokens asked of an author at once; at the paper's settings a turn lasts about three.
+        timeout: seconds for one request to the endpoint.
+        max_retries: of a request that times out or meets a server error, with growing pauses.
+
+    Raises:
+        ConfigError: a strategy that two engines cannot follow, or faulty settings of it.
+    """
+
+    junior_url: Annotated[str, Field(pattern=r"^https?://")]
+    junior_name: Annotated[str, Field(min_length=1)]
+    tandem_config: dict[str, Any]
+    chunk_tokens: Count = 8
+    timeout: Positive = 600.0
+    max_retries: CountOrZero = 6
+
+    def __post_init__(self) -> None:
+        if self.schedule.word_align == "before":
+            raise ConfigError(
+                f"{BLOCK}.tandem_config.word_align=before needs both models' samples at every step, which two engines "
+                "do not give; set it to after."
+            )
+
+    @property
+    def schedule(self) -> TandemConfig:
+        return tandem_config(self.tandem_config)
