@@ -203,14 +203,22 @@ class Generator:
             position, number = divmod(row, sampling.n)
             problem = problems[position]
             mine = responses.setdefault(position, {})
+            text = _text(model.tokenizer, response.token_ids, sampling.stop)
+            spans = handoff.author_spans(
+                response.token_ids,
+                response.authors,
+                "model",
+                lambda ids: model.tokenizer.decode(ids, skip_special_tokens=True),
+            )
             mine[number] = Sample(
                 problem.id,
                 number,
-                _text(model.tokenizer, response.token_ids, sampling.stop),
+                text,
                 len(response.token_ids),
                 response.ended,
                 len(prompts[position]),
                 response.authors.count("model"),
+                handoff.clipped(spans, len(text)),
             )
             if len(mine) == sampling.n:
                 on_done(problem.id, [mine[number] for number in range(sampling.n)])

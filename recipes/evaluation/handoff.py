@@ -101,6 +101,37 @@ def alternate(
         yield position, response
 
 
+def author_spans(
+    token_ids: Sequence[int], authors: Sequence[str], author: str, decode: Callable[[Sequence[int]], str]
+) -> list[list[int]]:
+    """The parts of a response's text that one author wrote, as [start, end) in characters, in order.
+
+    Args:
+        authors: author of each token.
+        decode: text of token ids; may give fewer characters for a part that ends inside one.
+    """
+    ends = [k for k in range(1, len(authors)) if authors[k] != authors[k - 1]] + [len(authors)]
+    starts = [0, *ends[:-1]]
+    parts = [decode(token_ids[start:end]) for start, end in zip(starts, ends, strict=True)]
+    if "".join(parts) == decode(token_ids):
+        places = [0]
+        for part in parts:
+            places.append(places[-1] + len(part))
+    else:
+        # Some tokenizers add or drop a space at the start of a text, and a character may span two authors.
+        places = [0] + [len(decode(token_ids[:end]).rstrip("\ufffd")) for end in ends]
+    return [
+        [places[run], places[run + 1]]
+        for run, start in enumerate(starts)
+        if authors and authors[start] == author and places[run] < places[run + 1]
+    ]
+
+
+def clipped(spans: Sequence[Sequence[int]], length: int) -> list[list[int]]:
+    """The spans of a text that was cut to `length` characters."""
+    return [[start, min(end, length)] for start, end in spans if start < length]
+
+
 def ratios(handoff: Mapping[str, Any], solo: Mapping[str, Any]) -> dict[str, float | None]:
     """Handoff ratio of every pass@k that both results of one benchmark have."""
     return {

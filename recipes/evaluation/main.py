@@ -162,12 +162,12 @@ def _grade(settings: Settings, benchmark: Benchmark, samples: Mapping[str, Seque
 
 
 def _write_samples(path: Path, benchmark: Benchmark, samples, graded: Mapping[str, Sequence[Grade]]) -> None:
-    golds = {problem.id: problem.gold for problem in benchmark.problems}
+    asked = {problem.id: {"question": problem.question, "gold": str(problem.gold)} for problem in benchmark.problems}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_jsonl(
         path,
         (
-            asdict(sample) | {"gold": str(golds[problem])} | asdict(judged)
+            asdict(sample) | asked[problem] | asdict(judged)
             for problem, found in samples.items()
             for sample, judged in zip(found, graded[problem], strict=True)
         ),

@@ -20,6 +20,7 @@ class Sample:
         finish_reason: "stop", "length" or what the engine says.
         prompt_tokens: length of the prompt, in tokens; -1 when an endpoint does not say.
         own_tokens: in a handoff, tokens that the evaluated model wrote; -1 otherwise.
+        own_spans: in a handoff, the parts of `response` that the evaluated model wrote, [start, end) in characters.
     """
 
     problem: str
@@ -29,6 +30,7 @@ class Sample:
     finish_reason: str
     prompt_tokens: int = -1
     own_tokens: int = -1
+    own_spans: list[list[int]] | None = None
 
 
 class SampleStore:

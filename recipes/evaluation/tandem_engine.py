@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from recipes.evaluation.handoff import author_spans, clipped
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import Request
 from recipes.evaluation.vllm_engine import VllmEngine
@@ -34,10 +35,20 @@ class TandemEngine(VllmEngine):
         return {CONFIG_KEY: {"seed": request.seed}}
 
     def samples(self, problem: str, output: Any) -> list[Sample]:
-        masks = [completion.authorship_mask for completion in sorted(output.outputs, key=lambda found: found.index)]
-        if any(mask is None for mask in masks):
+        completions = sorted(output.outputs, key=lambda found: found.index)
+        if any(completion.authorship_mask is None for completion in completions):
             raise AuthorshipError(f"{problem}: a response came without its authors")
         return [
-            dataclasses.replace(sample, own_tokens=sum(mask))
-            for sample, mask in zip(super().samples(problem, output), masks, strict=True)
+            dataclasses.replace(sample, own_tokens=sum(completion.authorship_mask), own_spans=self._spans(completion))
+            for sample, completion in zip(super().samples(problem, output), completions, strict=True)
         ]
+
+    def _spans(self, completion: Any) -> list[list[int]]:
+        authors = ["model" if own else "partner" for own in completion.authorship_mask]
+        found = author_spans(
+            completion.token_ids,
+            authors,
+            "model",
+            lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True),
+        )
+        return clipped(found, len(completion.text))

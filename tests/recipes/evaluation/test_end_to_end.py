@@ -157,6 +157,64 @@ def test_a_word_handoff_to_itself_writes_what_it_writes_alone(world, from_folder
     assert 0.2 < result["own_token_share"] < 0.8
 
 
+@pytest.fixture(scope="module")
+def two_models():
+    """Two toy models of different shape and weights, with one tokenizer."""
+    folder = ROOT / "outputs" / "toy_pair"
+    maker = [sys.executable, "examples/toy/make.py", "--out", str(folder), "--shapes", "base,slim"]
+    subprocess.run(maker, cwd=ROOT, check=True, timeout=1200, env=os.environ | ENVIRONMENT)
+    return folder / "model", folder / "model_slim", folder / "test.parquet"
+
+
+def own_greedy_share(model_folder, partner_folder, data, output):
+    """Share of the tokens that are the greedy choice of the model their span names; read with Transformers."""
+    import pyarrow.parquet as pq
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    models = {
+        own: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        for own, folder in ((True, model_folder), (False, partner_folder))
+    }
+    prompts = [row["prompt"] for row in pq.read_table(data).to_pylist()]
+    (path,) = output.glob("*/test.responses.jsonl")
+    agreed, tokens, read = {True: 0, False: 0}, {True: 0, False: 0}, 0
+    samples = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    for sample in samples:
+        encoded = tokenizer(sample["response"], add_special_tokens=False, return_offsets_mapping=True)
+        if len(encoded.input_ids) not in (sample["tokens"], sample["tokens"] - 1):
+            continue
+        read += 1
+        text = tokenizer.apply_chat_template(
+            prompts[int(sample["problem"])], tokenize=False, add_generation_prompt=True
+        )
+        prompt = tokenizer.encode(text, add_special_tokens=False)
+        ids = torch.tensor([prompt + encoded.input_ids])
+        with torch.no_grad():
+            logits = {own: model(ids).logits[0].double() for own, model in models.items()}
+        for position, (start, _) in enumerate(encoded.offset_mapping):
+            own = any(first <= start < last for first, last in sample["own_spans"])
+            row = logits[own][len(prompt) + position - 1]
+            tokens[own] += 1
+            # Two kernels may order two almost equal logits differently.
+            agreed[own] += bool(row[encoded.input_ids[position]] >= row.max() - 1e-3)
+    assert read > 0.8 * len(samples)
+    assert min(tokens.values()) > 60
+    return {own: agreed[own] / tokens[own] for own in tokens}
+
+
+@pytest.mark.parametrize("way", [["handoff.separator='='"], ["handoff.by=word"]], ids=["separator", "word"])
+def test_each_part_is_written_by_the_model_that_it_names(two_models, tmp_path, way):
+    model, partner, data = two_models
+    arguments = [f"models=[{model}]", f"benchmarks=[{data}]", f"handoff.partner={partner}", *way, *GREEDY]
+    run(tmp_path / "out", *arguments)
+    right = own_greedy_share(model, partner, data, tmp_path / "out")
+    assert min(right.values()) > 0.995, right
+    swapped = own_greedy_share(partner, model, data, tmp_path / "out")
+    assert max(swapped.values()) < 0.9, f"swapped partners would pass: {swapped}"
+
+
 def test_a_model_is_little_surprised_by_its_own_greedy_text(world, tmp_path):
     arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
     found = only(run(tmp_path / "out", *arguments, f"legibility.partner={world / 'model'}"))["legibility"]

@@ -149,6 +149,29 @@ def test_responses_that_are_over_leave_the_batch_and_are_given_at_once():
     assert (long.authors, long.ended) == (["s", "j", "s"], "length")
 
 
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "yz", "", "é", "→ "])), max_size=30))
+def test_the_spans_of_an_author_are_what_it_wrote(tokens):
+    authors = [author for author, _ in tokens]
+    texts = [text for _, text in tokens]
+    spans = handoff.author_spans(range(len(texts)), authors, "a", lambda ids: "".join(texts[i] for i in ids))
+    whole = "".join(texts)
+    assert "".join(whole[start:end] for start, end in spans) == "".join(
+        text for author, text in tokens if author == "a"
+    )
+    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert handoff.clipped(spans, 2) == [[start, min(end, 2)] for start, end in spans if start < 2]
+
+
+def test_a_character_that_two_authors_share_belongs_to_the_second():
+    pieces = [b"a ", "é".encode()[:1], "é".encode()[1:], b"b"]
+
+    def decode(ids):
+        return b"".join(pieces[i] for i in ids).decode(errors="replace")
+
+    assert handoff.author_spans([0, 1, 2, 3], ["s", "s", "j", "j"], "j", decode) == [[2, 4]]
+    assert handoff.author_spans([0, 1, 2, 3], ["s", "s", "j", "j"], "s", decode) == [[0, 2]]
+
+
 def test_handoff_budget_and_ratio():
     assert handoff.shared_budget(3000, 4096, 500) == 3000
     assert handoff.shared_budget(3000, 4096, 2000) == 4096 - 2000 - 8
