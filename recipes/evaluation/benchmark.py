@@ -119,7 +119,7 @@ def load(
         problems=problems[:limit],
         prompt=card.get("prompt", "{question}"),
         grading=card.get("grading", {}),
-        source=source,
+        source={**source, **({"published": card["published"]} if "published" in card else {})},
         shots=shots,
     )
 

@@ -18,6 +18,7 @@ from typing import Any
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation import handoff, presentation
 from recipes.evaluation.benchmark import Benchmark, load
+from recipes.evaluation.foreign_samples import is_lighteval, is_lm_eval, read_foreign
 from recipes.evaluation.generation import Generator, legibility_of
 from recipes.evaluation.grading import Grade, grade
 from recipes.evaluation.macro import macro_results
@@ -28,6 +29,7 @@ from recipes.evaluation.run_card import run_card
 from recipes.evaluation.running_grader import RunningGrader
 from recipes.evaluation.sample_store import Sample, read_samples, write_jsonl
 from recipes.evaluation.settings import Settings, read_settings
+from recipes.evaluation.sources import read_rows
 from reward_fns.errors import RewardError
 
 Scores = dict[str, dict[str, float]]
@@ -134,6 +136,10 @@ def _graded(settings: Settings, benchmark: Benchmark, generator: Generator, name
 
 
 def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[Sample]]:
+    """Saved responses by problem: a file of ours, or a sample file of lm-evaluation-harness or lighteval."""
+    rows = read_rows(path)
+    if is_lm_eval(rows) or is_lighteval(rows):
+        return read_foreign(rows, benchmark.problems, str(path))
     found: dict[str, dict[int, Sample]] = {}
     for sample in read_samples(path)[1]:
         found.setdefault(sample.problem, {})[sample.sample] = sample

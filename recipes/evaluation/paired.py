@@ -84,6 +84,19 @@ def sign_flip_p_value(
     return (hits + 1) / (permutations + 1), "Monte Carlo sign-flip"
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of several tests, adjusted together (Holm 1979).
+
+    Rejecting those below a level keeps the chance of any false rejection below it, whatever their dependence.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, reached = [0.0] * len(p_values), 0.0
+    for rank, position in enumerate(order):
+        reached = max(reached, min(1.0, (len(p_values) - rank) * p_values[position]))
+        adjusted[position] = reached
+    return adjusted
+
+
 def _on_lattice(values: np.ndarray) -> list[int] | None:
     """The values as integer multiples of one fraction, or None when that takes too fine a lattice."""
     fractions = [Fraction(float(value)).limit_denominator(_LARGEST_DENOMINATOR) for value in values]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipes.evaluation.intervals import bootstrap_mean, wilson
-from recipes.evaluation.paired import compare, sign_flip_p_value
+from recipes.evaluation.paired import compare, holm, sign_flip_p_value
 
 
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 6, 16]))
@@ -109,3 +109,19 @@ def test_wilson_bounds_solve_the_score_equation(trials, data):
 def test_wilson_refuses_impossible_counts(successes, trials):
     with pytest.raises(ValueError, match="expected 0 <= successes"):
         wilson(successes, trials)
+
+
+def test_holm_by_hand_and_in_any_order():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.999))
+def test_holm_rejects_what_its_step_down_rule_rejects(p_values, level):
+    rejected = set()
+    for rank, position in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if (len(p_values) - rank) * p_values[position] > level:
+            break
+        rejected.add(position)
+    assert {position for position, value in enumerate(holm(p_values)) if value <= level} == rejected
