@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or ":" not in arguments[0]:
         print("usage: python -m reward_fns.cases module:function (a verl compute_score)", file=sys.stderr)
         return 2
-    from reward_fns.zygote import resolve
+    from reward_fns.forked_worker import resolve
 
     grade = resolve(arguments[0])
     accepted = rejected = other = 0

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reward_fns.errors import OptionError, PoolError
-from reward_fns.nursery import Nursery
-from reward_fns.zygote import HEADER, MAX_REPLY_BYTES, resolve
+from reward_fns.fork_server import ForkServer
+from reward_fns.forked_worker import HEADER, MAX_REPLY_BYTES, resolve
 
 MOST_AT_ONCE = 8
 """Quick tasks that one worker is sent together."""
@@ -75,10 +75,10 @@ class _Worker(threading.Thread):
     moment its forerunner ended, and what a worker had not begun when it died goes back into the queue.
     """
 
-    def __init__(self, tasks: queue.SimpleQueue, nursery: Nursery, memory_limit: int, slots: int):
+    def __init__(self, tasks: queue.SimpleQueue, fork_server: ForkServer, memory_limit: int, slots: int):
         super().__init__(name="reward_fns.pool", daemon=True)
         self._tasks = tasks
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._memory_limit = memory_limit
         self._slots = slots
         self._usual_seconds = 1.0
@@ -126,15 +126,15 @@ class _Worker(threading.Thread):
     def _put_back(self, tasks: list[_Task | None]) -> None:
         for task in tasks:
             self._tasks.put(task)
-        if tasks and self._nursery.closed:
+        if tasks and self._fork_server.closed:
             _give_up(self._tasks)  # who closed the pool may have looked for waiting tasks before the put
 
     def _perform(self, batch: list[_Task]) -> Iterator[Outcome]:
         """The outcomes of the tasks in their order, up to the first that costs the worker its life."""
         try:
             if self._connection is None:
-                self._pid, self._connection, self._bell = self._nursery.fork(self._memory_limit)
-                self._born_of = self._nursery.pid
+                self._pid, self._connection, self._bell = self._fork_server.fork(self._memory_limit)
+                self._born_of = self._fork_server.pid
         except (OSError, PoolError) as error:
             yield Outcome(Kind.POOL_DOWN, detail=str(error)[:500])
             return
@@ -209,7 +209,7 @@ class _Worker(threading.Thread):
         if self._connection is None:
             return None
         self._hang_up()
-        return self._nursery.reap(self._pid, self._born_of)
+        return self._fork_server.reap(self._pid, self._born_of)
 
     def let_go(self) -> None:
         """After a fork: close the copies of the connection and the bell."""
@@ -315,28 +315,28 @@ class Pool:
         self._lock = threading.Lock()
         self._tasks: queue.SimpleQueue = queue.SimpleQueue()
         self._slots: list[_Worker] = []
-        self._nursery = Nursery(self._preload)
+        self._fork_server = ForkServer(self._preload)
         self._finalizer: weakref.finalize | None = None
 
     def _start(self) -> None:
         self._slots = [
-            _Worker(self._tasks, self._nursery, self.memory_limit, self.workers) for _ in range(self.workers)
+            _Worker(self._tasks, self._fork_server, self.memory_limit, self.workers) for _ in range(self.workers)
         ]
-        self._finalizer = weakref.finalize(self, _shut_down, self._tasks, self._nursery, self.workers)
+        self._finalizer = weakref.finalize(self, _shut_down, self._tasks, self._fork_server, self.workers)
         for slot in self._slots:
             slot.start()
 
     def _after_fork(self) -> None:
         for slot in self._slots:
             slot.let_go()
-        self._nursery.forget()
+        self._fork_server.forget()
         if self._finalizer is not None:
             self._finalizer.detach()
         self._reset()
 
 
-def _shut_down(tasks: queue.SimpleQueue, nursery: Nursery, workers: int) -> None:
-    nursery.close()
+def _shut_down(tasks: queue.SimpleQueue, fork_server: ForkServer, workers: int) -> None:
+    fork_server.close()
     _give_up(tasks)
     for _ in range(workers):
         tasks.put(None)

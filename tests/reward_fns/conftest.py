@@ -22,7 +22,7 @@ def processes_of(parent: int) -> list[int]:
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if b"reward_fns.zygote" in arguments and str(parent).encode() in arguments and state != "Z":
+        if b"reward_fns.forked_worker" in arguments and str(parent).encode() in arguments and state != "Z":
             found.append(int(entry.name))
     return found
 

@@ -81,11 +81,11 @@ def test_a_hostile_answer_in_a_vote_costs_its_limit_and_no_more():
 def test_a_killed_worker_costs_at_most_its_own_sample(processes_of):
     stop = threading.Event()
     killed = []
-    zygotes = {read_options({"workers": WORKERS}).pool()._nursery.pid}
+    servers = {read_options({"workers": WORKERS}).pool()._fork_server.pid}
 
     def kill_now_and_then():
         while not stop.wait(0.5):
-            workers = [pid for pid in processes_of(os.getpid()) if pid not in zygotes]
+            workers = [pid for pid in processes_of(os.getpid()) if pid not in servers]
             if workers:
                 try:
                     os.kill(workers[len(killed) % len(workers)], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The warm process that workers are forked from, as the parent sees it; its own side is `reward_fns.zygote`."""
+"""The warm process that workers are forked from, as the parent sees it; its own side is `reward_fns.forked_worker`."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ START_LIMIT = 120.0
 """Seconds that the first import in the warm process may take."""
 
 
-class Nursery:
+class ForkServer:
     """The warm process, started at first need and again whenever it is found dead."""
 
     def __init__(self, preload: Sequence[str]):
@@ -107,7 +107,7 @@ class Nursery:
                     sys.executable,
                     "-P",
                     "-m",
-                    "reward_fns.zygote",
+                    "reward_fns.forked_worker",
                     str(theirs.fileno()),
                     str(os.getpid()),
                     *self._preload,

@@ -1,6 +1,6 @@
 """The child side of `reward_fns.pool`: a warm process that forks workers, and the loop that a worker runs.
 
-Started as `python -P -m reward_fns.zygote <fd> <parent pid> <module> ...`. It imports the named modules once, so that a
+Started as `python -P -m reward_fns.forked_worker <fd> <parent pid> <module> ...`. It imports the named modules once, so that a
 replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one thread,
 which is what makes the fork safe whatever threads, event loops or Ray actors live in the parent.
 """
@@ -135,8 +135,8 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _become_worker(connection: socket.socket, bell: int, zygote: int, memory_limit: int) -> None:
-    _die_with(zygote)
+def _become_worker(connection: socket.socket, bell: int, server_pid: int, memory_limit: int) -> None:
+    _die_with(server_pid)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
@@ -153,7 +153,7 @@ def _become_worker(connection: socket.socket, bell: int, zygote: int, memory_lim
 
 def serve(control: socket.socket, parent: int) -> None:
     """Fork and reap workers on request until the parent is gone."""
-    zygote = os.getpid()
+    server_pid = os.getpid()
     while True:
         # A fork of the parent may hold the other end open: end of file alone would not tell that the parent has died.
         if not select.select([control], [], [], 1.0)[0]:
@@ -169,7 +169,7 @@ def serve(control: socket.socket, parent: int) -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                _become_worker(connection, descriptors[1], zygote, number)
+                _become_worker(connection, descriptors[1], server_pid, number)
             connection.close()
             os.close(descriptors[1])
             control.send(b"%d" % pid)
