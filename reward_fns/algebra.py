@@ -1,34 +1,33 @@
-r"""math-verify, as the workers of the pool use it. Nothing here is bounded in time or memory: never call it
-outside a worker.
+r"""What the workers of the pool run: formulas compared by the strict rule, math-verify for the lenient one.
 
 math-verify bounds itself with SIGALRM, which fails outside the main thread and cannot stop a C loop, so its own
-time-outs are off. No parsed object is ever turned into a string: for some that takes longer than the age of the
-universe.
+time-outs are off: never call it outside a worker.
 """
 
 import functools
 import logging
 import re
+from fractions import Fraction
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Basic, Float, MatrixBase, Rational
-from sympy.core.expr import Expr
 
 from reward_fns.answer import MARK, normal_form
-from reward_fns.equivalence import Verdict, compare, gold_problem
-from reward_fns.shapes import shape_of
+from reward_fns.equivalence import Question, Verdict, compare, gold_problem
+from reward_fns.evaluation import TooLarge, Undefined, constant, ratio_of, rounds_to, same_value
+from reward_fns.formula import Tree, Unreadable, read_formula, same_form, symbols_in
+from reward_fns.numerals import MIN_ROUNDED_DECIMALS, read_number
+from reward_fns.shapes import depths
+from reward_fns.solution_sets import NoSet, read_set, same_set
 
 for _name in ("math_verify", "latex2sympy2_extended"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
-_LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
 _DEFAULT = (LatexExtractionConfig(), ExprExtractionConfig())
 _REFERENCE = (ExprExtractionConfig(), LatexExtractionConfig())
-_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d{1,5})(?![\d.])")
-_SAMPLE_POINTS = (Rational(1307, 997), Rational(2281, 1009))
-_PROBE = "7919"
-_EXACT_TOLERANCE = 1e-9
-_FLOAT_TOLERANCE = 5e-6
+_RELATION = re.compile(r"\\(?:le|ge|ne)(?![A-Za-z])|(?<!\\)[<>=]")
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+_EMPTY_GROUP = re.compile(r"\{\s*\}")
+_CONTENT = re.compile(rf"[A-Za-z0-9{MARK}]")
 
 
 def judge(golds: tuple[str, ...], pred: str) -> tuple[str, str]:
@@ -43,7 +42,7 @@ def judge(golds: tuple[str, ...], pred: str) -> tuple[str, str]:
     verdict = Verdict(False, "wrong")
     for gold, problem in zip(golds, problems, strict=True):
         if not problem:
-            verdict = compare(gold, pred, algebra)
+            verdict = compare(gold, pred, decide)
             if verdict.same:
                 return "same", ""
     return "different", verdict.reason
@@ -52,73 +51,99 @@ def judge(golds: tuple[str, ...], pred: str) -> tuple[str, str]:
 @functools.lru_cache(maxsize=4096)
 def check_gold(gold: str) -> str:
     """The problem of a gold answer, or ""."""
-    return gold_problem(gold, lambda text: bool(_parsed(text)))
+    return gold_problem(gold, _can_serve)
 
 
-def algebra(gold: str, pred: str) -> bool:
-    """Whether two expressions are equal to math-verify, and numerically so to many digits."""
-    left, right = _parsed(gold), _parsed(pred)
-    if not left or not right:
+def _can_serve(text: str) -> bool:
+    """Whether answers can be compared with an expression: it can be worked out, or at least stands written in full."""
+    try:
+        tree = read_formula(text)
+    except Unreadable:
+        braces = re.sub(r"\\[{}]", "", text)
+        closed = braces.count("{") == braces.count("}") and sum(map(text.count, "([")) == sum(map(text.count, ")]"))
+        return closed and _CONTENT.search(text) is not None and not _EMPTY_GROUP.search(text)
+    try:
+        same_value(tree, tree)
+    except TooLarge:
         return False
-    if not verify(list(left), list(right), allow_set_relation_comp=True, timeout_seconds=None):
-        return False
-    return _agree_numerically(left[0], right[0])
-
-
-@functools.lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[Basic | MatrixBase, ...]:
-    latex = re.sub(rf"{MARK}([^{MARK}]*){MARK}", r"\\text{\1}", text)
-    latex = _DECIMAL.sub(_as_fraction, latex)
-    found = parse(rf"\boxed{{{latex}}}", _LATEX, fallback_mode="no_fallback", parsing_timeout=None)
-    return tuple(item for item in found if isinstance(item, Basic | MatrixBase))
-
-
-def _as_fraction(match: re.Match) -> str:
-    """Exact decimals: as floats, 0.1 and 0.1000001 would be equal."""
-    digits = match[1] + match[2]
-    return rf"\frac{{{int(digits)}}}{{{10 ** len(match[2])}}}"
-
-
-def _agree_numerically(left: Basic, right: Basic) -> bool:
-    """Refuse what math-verify takes for equal because a difference rounds to nothing: 1/2^99 and 1/2^98.
-
-    Expressions are evaluated at two points; where they have no value there, math-verify's word stands.
-    """
-    if not isinstance(left, Expr) or not isinstance(right, Expr):
-        return True
-    symbols = sorted(left.free_symbols | right.free_symbols, key=lambda symbol: symbol.name)
-    if len(symbols) > 8 or left.free_symbols != right.free_symbols:
-        return True
-    tolerance = _FLOAT_TOLERANCE if left.has(Float) or right.has(Float) else _EXACT_TOLERANCE
-    for point in _SAMPLE_POINTS:
-        values = {symbol: point + Rational(index, 7) for index, symbol in enumerate(symbols)}
-        try:
-            a, b = (complex(side.subs(values).doit().evalf(30)) for side in (left, right))
-        except Exception:
-            # sympy raises anything at all on odd expressions; without values there is nothing to object to.
-            return True
-        if a != a or b != b or abs(a) == float("inf") or abs(b) == float("inf"):
-            return True
-        if abs(a - b) > tolerance * max(abs(a), abs(b)):
-            return False
-        if not symbols:
-            return True
     return True
 
 
-def self_check(gold: str) -> str:
-    """Why a gold answer could not serve: it does not parse, or does not equal itself; "" when it can.
+def decide(question: Question, gold: str, pred: str) -> bool:
+    """Answer what `reward_fns.equivalence` asks of two normal forms; what cannot be read is not equal to anything."""
+    try:
+        if question == "equal":
+            return _equal(gold, pred)
+        if question == "relation":
+            return _same_relation(gold, pred)
+        if question == "rounds":
+            decimal = read_number(pred)
+            value, tolerance = constant(read_formula(gold))
+            return decimal is not None and rounds_to(value, decimal.value, decimal.decimals or 0)
+        return same_set(read_set(gold), read_set(pred))
+    except (Unreadable, NoSet, TooLarge, Undefined):
+        return False
 
-    Comparing it with a number it is not shows whether the comparison ends at all.
+
+def _equal(gold: str, pred: str) -> bool:
+    left, right = read_formula(gold), read_formula(pred)
+    vectors = {f"vec {name}": name for name in "ijk"}
+    if vectors.keys() & symbols_in(left):
+        # Beside unit vectors of the gold answer, plain i, j and k are unit vectors too.
+        right = _renamed(right, {name: vector for vector, name in vectors.items()})
+    if _is_rounded(left, pred) or _is_rounded(right, gold):
+        return True
+    return same_value(left, right)
+
+
+def _renamed(tree: Tree, names: dict[str, str]) -> Tree:
+    if tree == ("imaginary",):
+        return ("symbol", names["i"])
+    if tree[0] == "symbol":
+        return ("symbol", names.get(tree[1], tree[1]))
+    return tuple(_renamed(part, names) if isinstance(part, tuple) else part for part in tree)
+
+
+def _is_rounded(tree: Tree, decimal: str) -> bool:
+    """Whether a decimal with enough places is the rounded value of a formula that has no end."""
+    numeral = read_number(decimal)
+    if numeral is None or (numeral.decimals or 0) < MIN_ROUNDED_DECIMALS or symbols_in(tree):
+        return False
+    value, _ = constant(tree)
+    significant = len(str(abs(numeral.value.numerator) * 10**numeral.decimals // numeral.value.denominator))
+    if isinstance(value, Fraction) or significant < MIN_ROUNDED_DECIMALS - 1:
+        return False
+    return rounds_to(value, numeral.value, numeral.decimals)
+
+
+def _sides(text: str) -> tuple[Tree, str, Tree]:
+    depth_at = dict(depths(text))
+    found = [match for match in _RELATION.finditer(text) if depth_at.get(match.start(), 1) == 0]
+    if len(found) != 1:
+        raise Unreadable("not one relation")
+    return read_formula(text[: found[0].start()].strip()), found[0][0], read_formula(text[found[0].end() :].strip())
+
+
+def _same_relation(gold: str, pred: str) -> bool:
+    """Whether two equations or inequalities say the same: their differences of sides are multiples of each other.
+
+    An equation without variables, or one that always or never holds, says nothing but what is written: both sides
+    must be written alike.
     """
-    problem = check_gold(gold)
-    if problem:
-        return problem
-    for item in shape_of(normal_form(gold)).items:
-        if _parsed(item) and not verify(list(_parsed(item)), list(_parsed(item + " ")), timeout_seconds=None):
-            return "gold_not_equal_to_itself"
-        algebra(item, _PROBE)
-    return ""
+    (a, relation, b), (c, other, d) = _sides(gold), _sides(pred)
+    minus = ("number", Fraction(-1))
+    sign = ratio_of(("add", a, ("multiply", minus, b)), ("add", c, ("multiply", minus, d)))
+    if sign:
+        return other == (relation if sign > 0 or relation in ("=", r"\ne") else _FLIPPED[relation])
+    if relation == other and same_form(a, c) and same_form(b, d):
+        return True
+    turned = relation if relation in ("=", r"\ne") else _FLIPPED[relation]
+    return other == turned and same_form(a, d) and same_form(b, c)
+
+
+def self_check(gold: str) -> str:
+    """Why a gold answer could not serve; "" when it can."""
+    return check_gold(gold)
 
 
 def judge_leniently(golds: tuple[str, ...], response: str) -> tuple[str, str]:
@@ -135,8 +160,7 @@ def judge_leniently(golds: tuple[str, ...], response: str) -> tuple[str, str]:
 
 def warm_up() -> None:
     """Compile the grammars before workers are forked."""
-    for text in (r"\frac{1}{2}+x", r"\sqrt{2}"):
-        algebra(text, text + " ")
+    decide("equal", normal_form(r"\sqrt{2}+x"), normal_form(r"x+2^{1/2}"))
     judge_leniently(("42",), "The answer is $42$.")
 
 
@@ -144,9 +168,7 @@ def partition(texts: list[str], pairs: list[tuple[str, str]]) -> tuple[list[int]
     """For a vote: the indices of the texts that cannot be used, and which pairs are equal in either direction."""
     bad = [index for index, text in enumerate(texts) if check_gold(text)]
     unusable = {texts[index] for index in bad}
-    return bad, [
-        not unusable & {a, b} and (compare(a, b, algebra).same or compare(b, a, algebra).same) for a, b in pairs
-    ]
+    return bad, [not unusable & {a, b} and (compare(a, b, decide).same or compare(b, a, decide).same) for a, b in pairs]
 
 
 def reference_matrix(texts: list[str]) -> list[list[bool]]:

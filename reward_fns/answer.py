@@ -1,11 +1,10 @@
-r"""The normal form of an answer text: LaTeX cosmetics removed, the unit set apart, words told from formulas.
+r"""The normal form of an answer text: LaTeX layout removed, words told from formulas.
 
 Works on text that `reward_fns.text.clean` has seen and `reward_fns.extract.bounded` has let pass.
 """
 
 import functools
 import re
-from dataclasses import dataclass
 
 from reward_fns.extract import closing_brace
 
@@ -41,11 +40,30 @@ _RENAMES = {
     "colon": ":",
     "langle": "(",
     "rangle": ")",
+    "lt": "<",
+    "gt": ">",
+    "smallsetminus": "setminus",
+    "backslash": "setminus",
 }
 _RENAME = re.compile(r"\\(" + "|".join(_RENAMES) + r")(?![A-Za-z])")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![A-Za-z])")
+_VECTOR = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|textbf|vec|hat)\s*(?:\{\s*(?:\\mathbf\s*)?\{?\s*(\\imath|\\jmath|[a-z])\s*\}?\s*\}|([a-z])(?![A-Za-z]))"
+)
+_MATH_LETTER = re.compile(r"\\(?:mathrm|mathit|mathsf|mathnormal|text|textit|rm|operatorname)\s*\{\s*([ie])\s*\}")
+_ARRAY = re.compile(
+    r"([(\[|]|\\\{)\s*\{?\s*\\begin\s*\{array\}\s*(?:\{(?:[^{}]|\{[^{}]*\})*\})?((?:(?!\\begin|\\end).)*)\\end\s*\{array\}\s*\}?\s*"
+    r"([)\]|]|\\\})",
+    re.DOTALL,
+)
+_ARRAY_NAMES = {"()": "pmatrix", "[]": "bmatrix", "||": "vmatrix"}
+_ROW_SPACE = re.compile(r"\\\\\s*\[[\d.]+\s*[a-z]{2}\]|\\hline(?![A-Za-z])")
+_COMPARISONS = ((">=", r"\ge "), ("<=", r"\le "), ("!=", r"\ne "))
+_DIGITS_APART = re.compile(r"(?<=\d,)\s*\\!\s*(?=\d{3}(?!\d))")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _WORD = re.compile(r"[A-Za-z][A-Za-z'\-]*(?:[ ,]+[A-Za-z][A-Za-z'\-]*)*")
+_CONTINUED = re.compile(r"\.\s*\.$")
+"""Dots that say that something follows, unlike a full stop."""
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 
 MARK = "\x02"
@@ -57,27 +75,48 @@ def normal_form(answer: str) -> str:
     r"""One spelling of an answer: no layout commands, `\frac{a}{b}`, `\text` in any font marked, no wrapping `$`, no
     full stop.
     """
-    text = _unwrap(answer.replace(MARK, " ").strip())
-    text = text.replace(r"\!", "").replace("{,}", ",").replace(r"\$", "$").replace(r"\%", "%").replace(r"\#", "#")
+    text = _without_dollars(_unwrap(answer.replace(MARK, " ").strip()))
+    text = _DIGITS_APART.sub("", text).replace(r"\!", "").replace("{,}", ",").replace(r"\%", "%").replace(r"\#", "#")
+    text = re.sub(r"\{\s*([-+=:])\s*\}", r"\1", text)
+    for written, command in _COMPARISONS:
+        text = text.replace(written, command)
     text = text.replace(r"\lbrack", "[").replace(r"\rbrack", "]")
-    text = _PHANTOM.sub(" ", text)
+    text = _PHANTOM.sub(" ", _ROW_SPACE.sub(lambda m: r"\\" if m[0].startswith(r"\\") else " ", text))
+    text = _MATH_LETTER.sub(r" \1 ", text)
+    text = _VECTOR.sub(lambda m: rf"\vec{{{(m[1] or m[2]).lstrip(chr(92))[0]}}}", text)
     text = _FRAC_NAMES.sub(r"\\frac", text)
-    text = _RENAME.sub(lambda m: ("\\" if _RENAMES[m[1]] not in "|:()" else "") + _RENAMES[m[1]] + " ", text)
+    text = _RENAME.sub(lambda m: ("\\" if _RENAMES[m[1]] not in "|:()<>" else "") + _RENAMES[m[1]] + " ", text)
     text = _mark_text(text)
     text = _BARE_FONT.sub(" ", _SIZES.sub("", text))
+    text = _ARRAY.sub(_matrix, text)
     text = _SPACES.sub(" ", text)
     text = _FRAC_SHORT.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
     text = _SQRT_SHORT.sub(r"\\sqrt{\1}", text)
     text = _ONE_IN_BRACES.sub(r"\1\2", text)
+    text = re.sub(r"(^|[(\[,;=<>]|\\(?:le|ge|to|in)(?![A-Za-z]))\s*\+\s*(?=\\infty)", r"\1 ", text)
     text = _DEGREES.sub(f" {MARK}degree{MARK} ", text)
     text = re.sub(r"\s+", " ", text)
     return _unwrap(text.strip())
 
 
+def _without_dollars(text: str) -> str:
+    """Mathematics marked by pairs of dollars is written out; a dollar by itself or with a backslash is a currency."""
+    text = text.replace(r"\$", MARK)
+    return (text.replace("$", " ") if text.count("$") % 2 == 0 else text).replace(MARK, "$")
+
+
+def _matrix(match: re.Match) -> str:
+    """An array within brackets is the matrix with these brackets; one within others stays as it is."""
+    name = _ARRAY_NAMES.get(match[1] + match[3])
+    return match[0] if name is None else rf"\begin{{{name}}}{match[2]}\end{{{name}}}"
+
+
 def _unwrap(text: str) -> str:
     for _ in range(6):
         before = text
-        text = re.sub(r"(?:\\[.,;:]|(?<!\\)\\|[.,;:?\s])+$", "", text.strip())
+        text = text.strip()
+        if not _CONTINUED.search(text):
+            text = re.sub(r"(?:\\[.,;:]|(?<!\\)\\|[.,;:\s])+$", "", text)
         text = text.removeprefix("=").lstrip()
         text = re.sub(r"^\\approx(?![A-Za-z])\s*", "", text)
         for start, end in _WRAPPERS:
@@ -123,7 +162,8 @@ def words_in(text: str) -> str | None:
 
 
 def is_word(text: str) -> bool:
-    """Whether an answer is to be compared as words: what stands in a text command, or four and more bare letters.
+    """Whether an answer is to be compared as words: what stands in a text command, four and more bare letters,
+    capitals, or two and more letters with a vowel.
 
     Read as a product of variables, "seat" would equal "east".
     """
@@ -132,150 +172,13 @@ def is_word(text: str) -> bool:
         return False
     marked = text.strip().startswith(MARK) and text.strip().endswith(MARK)
     longest = max(map(len, words.split()))
-    return longest >= 4 or (marked and longest >= 2)
+    # A vowel makes "tea" a word and no product, capitals make ABC a name; "xy" and "pqr" are products.
+    vowels = "[aeiou]" if longest > 2 else "[ou]"
+    named = longest >= 2 and " " not in words and (text.strip().isupper() or re.search(vowels, words) is not None)
+    return longest >= 4 or (marked and longest >= 2) or named
 
 
 def letter_of(text: str) -> str | None:
     """The single letter that an answer such as `(B)` or `B` is."""
     match = _LETTER.fullmatch(text.replace(MARK, " ").strip().rstrip(".").strip())
     return match[1] if match else None
-
-
-_LENGTHS = {"mm": "millimeter", "cm": "centimeter", "dm": "decimeter", "m": "meter", "km": "kilometer"}
-_UNIT_NAMES = {
-    **{alias: short for short, name in _LENGTHS.items() for alias in (short, name, name.replace("meter", "metre"))},
-    **dict.fromkeys(("in", "inch", "inche"), "in"),
-    **dict.fromkeys(("ft", "foot", "feet"), "ft"),
-    **dict.fromkeys(("yd", "yard"), "yd"),
-    **dict.fromkeys(("mi", "mile"), "mi"),
-    **dict.fromkeys(("mg", "milligram"), "mg"),
-    **dict.fromkeys(("g", "gram", "gramme"), "g"),
-    **dict.fromkeys(("kg", "kilogram", "kilo"), "kg"),
-    **dict.fromkeys(("t", "ton", "tonne"), "t"),
-    **dict.fromkeys(("lb", "pound"), "lb"),
-    **dict.fromkeys(("oz", "ounce"), "oz"),
-    **dict.fromkeys(("ml", "mL", "milliliter", "millilitre"), "ml"),
-    **dict.fromkeys(("l", "L", "liter", "litre"), "l"),
-    **dict.fromkeys(("gal", "gallon"), "gal"),
-    **dict.fromkeys(("ms", "millisecond"), "ms"),
-    **dict.fromkeys(("s", "sec", "second"), "s"),
-    **dict.fromkeys(("min", "minute"), "min"),
-    **dict.fromkeys(("h", "hr", "hour"), "h"),
-    **dict.fromkeys(("day",), "day"),
-    **dict.fromkeys(("week",), "week"),
-    **dict.fromkeys(("month",), "month"),
-    **dict.fromkeys(("yr", "year"), "year"),
-    **dict.fromkeys(("mph",), "mi/h"),
-    **dict.fromkeys(("kph", "kmh"), "km/h"),
-    **dict.fromkeys(("$", "dollar", "usd", "USD", "buck"), "$"),
-    **dict.fromkeys(("cent", "¢"), "cent"),
-    **dict.fromkeys(("€", "euro", "eur", "EUR"), "€"),
-    **dict.fromkeys(("£", "GBP"), "£"),
-    **dict.fromkeys(("¥", "yen"), "yen"),
-    **dict.fromkeys(("₹", "rupee"), "rupee"),
-    **dict.fromkeys(("degree", "deg"), "degree"),
-    **dict.fromkeys(("rad", "radian"), "rad"),
-    **dict.fromkeys(("%", "percent", "pct", "percentage"), "%"),
-    **dict.fromkeys(("N", "newton"), "N"),
-    **dict.fromkeys(("J", "joule"), "J"),
-    **dict.fromkeys(("kJ", "kilojoule"), "kJ"),
-    **dict.fromkeys(("W", "watt"), "W"),
-    **dict.fromkeys(("kW", "kilowatt"), "kW"),
-    **dict.fromkeys(("V", "volt"), "V"),
-    **dict.fromkeys(("A", "ampere", "amp"), "A"),
-    **dict.fromkeys(("Hz", "hertz"), "Hz"),
-    **dict.fromkeys(("Pa", "pascal"), "Pa"),
-    **dict.fromkeys(("K", "kelvin"), "K"),
-    **dict.fromkeys(("mol", "mole"), "mol"),
-    **dict.fromkeys(("unit",), ""),
-}
-_CURRENCY = re.compile(r"([-+]?)\s*([$€£¥₹])\s*(?=[\d.])")
-_MARKED_TAIL = re.compile(rf"(?:\s*{MARK}[^{MARK}]*{MARK}\s*(?:\^\s*\{{?\s*-?\d\s*\}}?)?[\s/*]*(?:\\cdot)?\s*)+$")
-_BARE_TAIL = re.compile(
-    r"(?P<gap>\s*)(?P<unit>(?:[A-Za-z]+|[€£¢%])(?:\s*\^\s*\d)?(?:\s*/\s*[A-Za-z]+(?:\s*\^\s*\d)?)?(?: [A-Za-z]+){0,2})$"
-)
-_NOT_UNITS = frozenset(
-    "or and not is are no wrong maybe either about but false incorrect than if mod minus plus times over to half "
-    "twice one two three four five six seven eight nine ten dozen hundred thousand million billion trillion base "
-    "choose "
-    "factorial squared cubed".split()
-)
-_UNIT_NAME = re.compile(
-    r"[A-Za-z$€£¢%][A-Za-z\s.$€£¢%()'\-]*(?:\s*(?:\^\s*\{?\s*-?\d\s*\}?|(?:\\cdot|[/*])\s*[A-Za-z][A-Za-z\s.]*))*"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """The body of an answer and its unit; `known` tells a unit of measure from a mere noun."""
-
-    body: str
-    unit: str = ""
-    known: bool = False
-
-
-def split_unit(text: str) -> Quantity:
-    """Set apart a unit at the end, or a currency sign in front. A word that is no unit is dropped as a noun only
-    after a number.
-    """
-    currency = _CURRENCY.match(text)
-    if currency:
-        inner = split_unit(currency[1] + text[currency.end() :])
-        return Quantity(inner.body, canonical_unit(currency[2]), True)
-    tail = _MARKED_TAIL.search(text)
-    if tail and tail.start() > 0:
-        return _quantity(text, tail.start(), tail[0])
-    bare = _BARE_TAIL.search(text)
-    if bare and bare.start() > 0 and _ends_number(text[: bare.start()]):
-        unit = bare["unit"]
-        if unit == "%" or bare["gap"] or canonical_unit(unit) != unit or len(unit) > 1:
-            quantity = _quantity(text, bare.start(), unit)
-            # "3 x" and "5ab" are algebra, not three or five of a noun.
-            if quantity.known or (bare["gap"] and len(max(re.findall("[A-Za-z]+", unit) or [""], key=len)) >= 4):
-                return quantity
-    return Quantity(text)
-
-
-def _ends_number(body: str) -> bool:
-    return re.search(r"[\d}).]\s*$", body) is not None and re.search(r"(?<![\\A-Za-z])[A-Za-z]", body) is None
-
-
-def _quantity(text: str, end: int, unit: str) -> Quantity:
-    body = text[:end].strip()
-    name = re.sub(r"\s+", " ", unit.replace(MARK, " ")).strip()
-    words = set(re.findall(r"[a-z]+", name.lower()))
-    if not body or words & _NOT_UNITS or len(words) > 4 or not _UNIT_NAME.fullmatch(name):
-        return Quantity(text)
-    canonical = canonical_unit(name)
-    return Quantity(body, canonical, _is_known(canonical))
-
-
-def canonical_unit(name: str) -> str:
-    """`square centimeters`, `cm^{2}` and `sq cm` are all `cm^2`; a word that is no unit of measure is only folded in
-    case.
-    """
-    name = re.sub(r"[{}.]|\\cdot", " ", name).replace(" per ", "/").strip()
-    match = re.match(r"(?i)(square|sq|cubic|cu)\s+(.+)$", name)
-    if match:
-        name = match[2] + ("^2" if match[1][0] in "sS" else "^3")
-    return "/".join(_canonical_factor(part.strip()) for part in name.split("/"))
-
-
-def _canonical_factor(part: str) -> str:
-    base, _, power = re.sub(r"\s*\^\s*", "^", part).partition("^")
-    base = base.strip()
-    for candidate in (base, base.lower(), base.lower().removesuffix("s"), base.lower().removesuffix("es")):
-        if candidate in _UNIT_NAMES:
-            base = _UNIT_NAMES[candidate]
-            break
-    else:
-        base = base.lower()
-    return base + (f"^{power.strip()}" if power.strip() not in ("", "1") else "")
-
-
-_CANONICAL = frozenset(_UNIT_NAMES.values()) - {""}
-
-
-def _is_known(canonical: str) -> bool:
-    factors = re.split(r"/", canonical)
-    return all(factor.partition("^")[0] in _CANONICAL for factor in factors)

@@ -2,8 +2,9 @@
 their_module:their_compute_score`.
 
 Each row of `tests/reward_fns/cases/*.jsonl` holds `id`, `gold`, `response`, `expected` (1.0, 0.0 or "skip"), `reason`
-(the reason our strict rule gives), `why` (what the row is about) and, for multiple choice, `style`. The table ships
-with the source tree and not with the wheel; point `load_cases` at the folder when the package is installed elsewhere.
+(the reason our strict rule gives), `why` (what the row is about), in the larger tables `kind` (its class) and, for
+multiple choice, `style`. The table ships with the source tree and not with the wheel; point `load_cases` at the folder
+when the package is installed elsewhere.
 """
 
 import json
@@ -30,10 +31,11 @@ class Case:
     reason: str
     why: str
     style: str = ""
+    kind: str = ""
 
     @property
     def family(self) -> str:
-        """The file it stands in: right, wrong, adversarial, control, gold or multiple_choice."""
+        """The file it stands in, such as right or hostile."""
         return self.id.rpartition("-")[0]
 
 

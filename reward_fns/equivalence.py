@@ -1,47 +1,65 @@
 r"""Whether two answer texts are the same answer, by the strict rule for training.
 
-Text, units, plain numbers and structure are decided here, exactly and in microseconds. What is left, formulas,
-goes to an `algebra`
-function: in a worker that is math-verify (`reward_fns.algebra`); in the caller's process it is `refuse_algebra`,
-    so that both
-run one and the same rule and the short cut cannot disagree.
+Text, units, plain numbers and structure are decided here, exactly and in microseconds. What is left, formulas and
+sets of numbers, goes to an `Algebra`: in a worker that is `reward_fns.algebra.decide`; in the caller's process it is
+`refuse_algebra`, so that both run one and the same rule and the short cut cannot disagree.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reward_fns.answer import MARK, is_word, letter_of, normal_form, split_unit, squeeze, words_in
+from reward_fns.answer import MARK, is_word, letter_of, normal_form, squeeze, words_in
 from reward_fns.extract import bounded
+from reward_fns.notation import is_date, read_assignments, read_base, read_ratio, read_time
 from reward_fns.numerals import Numeral, read_number, reads_as_decimal_comma, same_number
 from reward_fns.shapes import MAX_ITEMS, Shape, depths, shape_of, split_top
+from reward_fns.units import Quantity, same_unit, split_unit
 
-Algebra = Callable[[str, str], bool]
+Question = str
+"""What algebra is asked of two texts: "equal" expressions, one "relation", one "set", or whether a value "rounds" to a
+decimal."""
+Algebra = Callable[[Question, str, str], bool]
 
 _RELATION = re.compile(
     r"(?<![\\])[<>=]|\\(?:le|ge|ne|lt|gt|approx|equiv|sim|in|subset|cong|mid|Rightarrow|implies|iff|to)(?![A-Za-z])"
 )
+_ORDER = re.compile(r"(?<![\\])[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)|\\(?:approx|equiv)(?![A-Za-z])|==")
 _SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?[A-Za-z]+|\d)")
-_PRIME = re.compile(r"'+|\^\s*\{?\s*(?:\\prime|-1)\s*\}?")
+_PRIME = re.compile(r"'+|\^\s*\{?\s*\\prime\s*\}?|\^\s*\{?\s*-1\s*\}?(?=\s*\()")
+_DENIAL = re.compile(r"\b(?:not|no|never|false|wrong|except|cannot|isn't)\b", re.IGNORECASE)
 _NAME_COMMANDS = re.compile(
     r"\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|hat|bar|tilde|widehat|mathcal|mathbb|max|min|log|ln|sin|cos|"
     r"tan|cot|sec|csc|det|dim|gcd|lcm|deg|arg|Re|Im|Pr|alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|"
     r"lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega|ell)(?![A-Za-z])"
 )
 _DERIVATIVE = re.compile(r"\\frac\{d\^?2?\s*[A-Za-z]?\}\{d[A-Za-z](?:\^2)?\}")
-_ARGUMENTS = re.compile(r"(?<=[A-Za-z])\s*\([^()]*\)")
+_QUOTIENT = re.compile(
+    r"\\frac\{\s*[A-Za-z]{1,2}\s*\}\{\s*[A-Za-z]{1,2}\s*\}|[A-Za-z]{1,2}\s*[:/]\s*[A-Za-z]{1,2}(?:\s*:\s*[A-Za-z]{1,2})*"
+)
+_LIMIT = re.compile(r"\\lim(?:\s*_\s*\{[^{}]*\})?")
+_ARGUMENTS = re.compile(r"(?<=[A-Za-z])\s*\([^()]*\)|(?<=\x02)\s*\([^()]*\)")
 _TUPLE_OF_NAMES = re.compile(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)")
-_SET_LIKE = ("(", "[")
-_NOTATION = re.compile(r"\d\s*(?:_|')")
-"""A number to a base, or with a prime: algebra would drop the mark."""
+_FUNCTION_OF_X = re.compile(r"[a-zA-Z]\([a-z]\)")
+_SETS = re.compile(
+    r"\\(?:cup|cap|setminus|mathbb)(?![A-Za-z])|\\\{.*(?:\\mid(?![A-Za-z])|\||:).*\\\}|real numbers|\\in(?![A-Za-z])"
+)
+_BUILDER = re.compile(r"\\mid(?![A-Za-z])|\|")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+_OR = re.compile(rf"{MARK}\s*,?\s*or\s*{MARK}|\bor\b|\\vee(?![A-Za-z])")
+_NOTATION = re.compile(r"[\d)]\s*(?:_|')")
+"""A number to a base, or with a prime."""
+_SHORT_WORDS = frozenset("yes no odd even true dne none east west up down left both all any zero one two ten".split())
+_MATH_WORD = re.compile(rf"{MARK}\s*(?:degree|[a-z]*(?:sin|cos|tan|cot|sec|csc|log|ln|exp)h?|[A-Za-z])\s*{MARK}")
+_APPROX = re.compile(r"\\approx(?![A-Za-z])")
 
 
 class NeedsAlgebra(Exception):
     """The two answers can only be told apart by algebra."""
 
 
-def refuse_algebra(gold: str, pred: str) -> bool:
+def refuse_algebra(question: Question, gold: str, pred: str) -> bool:
     """Stands in for algebra where none may run."""
     raise NeedsAlgebra
 
@@ -65,88 +83,296 @@ def compare(gold: str, pred: str, algebra: Algebra) -> Verdict:
         return Verdict(False, "empty_box")
     if squeeze(gold) == squeeze(pred):
         return Verdict(True)
-    gold_shape, pred_shape = shape_of(gold), shape_of(pred)
-    if any(is_chain(item) for item in pred_shape.items):
+    if any(is_chain(item) for item in shape_of(_without_rounding(pred)[0]).items):
         return Verdict(False, "equality_chain")
-    return Verdict(True) if _same_shape(gold, gold_shape, pred, pred_shape, algebra) else Verdict(False, "wrong")
+    return Verdict(True) if _Comparison(algebra).same(gold, pred) else Verdict(False, "wrong")
 
 
 def is_chain(item: str) -> bool:
-    """`x=41=42`: more than one equality sign outside subscripts. Which link is the answer nobody can say."""
-    return len(_EQUALS.findall(_SUBSCRIPT.sub("", item))) > 1
+    """`x=41=42`: more than one equality sign outside subscripts and arguments. Which link counts nobody can say."""
+    return len(_EQUALS.findall(_ARGUMENTS.sub("", _SUBSCRIPT.sub("", item)))) > 1
 
 
-def _same_shape(gold: str, gold_shape: Shape, pred: str, pred_shape: Shape, algebra: Algebra) -> bool:
-    if gold_shape.kind == "one" and len(gold_shape.items) == 1:
-        gold = gold_shape.items[0]
+def _without_rounding(text: str) -> tuple[str, str]:
+    r"""`\sqrt3 \approx 1.732` as its exact value and the decimal it is said to round to ("" where none is written)."""
+    parts = split_top(text, r"\approx")
+    if len(parts) == 2 and parts[0]:
+        exact, numeral = read_number(parts[0]), read_number(parts[1])
+        rounded = numeral is not None and numeral.decimals is not None
+        if rounded and (exact is None or (exact.decimals is None and exact.value.denominator > 1)):
+            return parts[0], parts[1]
+    return text, ""
+
+
+class _Comparison:
+    """The rule, with the algebra that it asks."""
+
+    def __init__(self, algebra: Algebra):
+        self._algebra = algebra
+
+    def same(self, gold: str, pred: str) -> bool:
+        """Whether two normal forms are one answer."""
+        gold, gold_rounded = _without_rounding(gold)
+        pred, pred_rounded = _without_rounding(pred)
+        if pred_rounded:
+            value = _value_side(pred) or pred
+            if not self._algebra("rounds", value, pred_rounded):
+                return False
+        return self._same(gold, pred) or bool(gold_rounded and not pred_rounded and self._same(gold_rounded, pred))
+
+    def _same(self, gold: str, pred: str) -> bool:
+        if squeeze(gold) == squeeze(pred):
+            return True
+        gold_shape, pred_shape = shape_of(gold), shape_of(pred)
+        if _is_condition(gold) or _is_condition(pred):
+            return self._same_condition(gold, gold_shape, pred, pred_shape)
+        ordered = self._assigned(gold_shape, pred, pred_shape)
+        if ordered is not None:
+            return ordered
+        if len(gold_shape.items) == 1 == len(pred_shape.items) and gold_shape.kind in ("one", "list", "set"):
+            if pred_shape.kind in ("one", "list", "set"):
+                return self._same_expression(gold_shape.items[0], pred_shape.items[0])
+        if gold_shape.kind == "one":
+            comma = _comma_reading(gold, pred)
+            if comma is not None:
+                return comma
+            value = _value_side(gold)
+            if value is None:
+                return pred_shape.kind == "()" and self._same_vector(gold, pred_shape)
+            return self._same(value, pred)
         if pred_shape.kind == "one":
-            return _same_expression(gold, pred_shape.items[0], algebra)
-        if pred_shape.unordered and len(pred_shape.items) == 1:
-            return _same_expression(gold, pred_shape.items[0], algebra)
-        comma = _comma_reading(gold, pred)
-        if comma is not None:
-            return comma
-        unwrapped = _value_side(gold)
-        if unwrapped is not None:
-            return _same_shape(unwrapped, shape_of(unwrapped), pred, pred_shape, algebra)
-        return _set_against_relation(gold, pred_shape) and algebra(gold, pred)
-    if pred_shape.kind == "one":
-        if len(gold_shape.items) == 1 and gold_shape.unordered:
-            return _same_expression(gold_shape.items[0], pred_shape.items[0], algebra)
-        if gold_shape.kind == "list" and len(parts := split_top(pred, ",;")) == len(gold_shape.items) > 1:
-            return _matching(gold_shape.items, parts, algebra)
-        unwrapped = _value_side(pred_shape.items[0])
-        if unwrapped is not None:
-            return _same_shape(gold, gold_shape, unwrapped, shape_of(unwrapped), algebra)
-        return _set_against_relation(pred_shape.items[0], gold_shape) and algebra(gold, pred)
-    if len(gold_shape.items) != len(pred_shape.items):
-        return gold_shape.kind == pred_shape.kind == "union" and algebra(gold, pred)
-    if gold_shape.unordered and pred_shape.unordered:
-        if (gold_shape.kind == "union") != (pred_shape.kind == "union"):
+            parts = split_top(pred, ",;")
+            if gold_shape.kind == "list" and len(parts) == len(gold_shape.items) > 1:
+                return self._matching(gold_shape.items, parts)
+            value = _value_side(pred_shape.items[0])
+            if value is not None:
+                return self._same(gold, value)
+            return gold_shape.kind == "()" and self._same_vector(pred, gold_shape)
+        return self._same_structure(gold_shape, pred, pred_shape)
+
+    def _same_vector(self, total: str, row: Shape) -> bool:
+        """Whether a sum of unit vectors is a row of components."""
+        if r"\vec{" not in total or not 2 <= len(row.items) <= 3:
             return False
-        return _matching(gold_shape.items, pred_shape.items, algebra)
-    if gold_shape.kind == pred_shape.kind or {gold_shape.kind, pred_shape.kind} == {"list", "()"}:
-        return all(_same_part(a, b, algebra) for a, b in zip(gold_shape.items, pred_shape.items, strict=True))
-    return False
+        parts = (rf"({item})\vec{{{name}}}" for item, name in zip(row.items, "ijk", strict=False))
+        return self._algebra("equal", total, "+".join(parts))
 
+    def _same_structure(self, gold: Shape, pred_text: str, pred: Shape) -> bool:
+        gold_items, pred_items = gold.items, pred.items
+        if gold.unordered and pred.unordered:
+            if (gold.kind == "union") != (pred.kind == "union"):
+                return False
+            gold_items, pred_items = _without_shared_name(gold_items), _without_shared_name(pred_items)
+            if "set" in (gold.kind, pred.kind):
+                gold_items, pred_items = self._distinct(gold_items), self._distinct(pred_items)
+            return len(gold_items) == len(pred_items) and self._matching(gold_items, pred_items)
+        if len(gold_items) != len(pred_items):
+            return False
+        brackets = {gold.kind, pred.kind}
+        if gold.kind == pred.kind or (brackets == {"list", "()"} and not _OR.search(pred_text)):
+            if brackets == {"list", "()"} and _named_alike(pred_items):
+                return False
+            return all(self._same(a, b) for a, b in zip(gold_items, pred_items, strict=True))
+        return False
 
-def _same_part(gold: str, pred: str, algebra: Algebra) -> bool:
-    if squeeze(gold) == squeeze(pred):
-        return True
-    return _same_shape(gold, shape_of(gold), pred, shape_of(pred), algebra)
+    def _assigned(self, gold: Shape, pred_text: str, pred: Shape) -> bool | None:
+        """The verdict where a side assigns values to distinct names; None where neither does."""
+        theirs = read_assignments(gold.items if gold.kind in ("list", "one") else ())
+        ours = read_assignments(pred.items if pred.kind in ("list", "one") else ())
+        if theirs is None and ours is None:
+            return None
+        if theirs and ours and set(theirs.names) == set(ours.names):
+            given = dict(zip(ours.names, ours.values, strict=True))
+            return all(self._same(value, given[name]) for name, value in zip(theirs.names, theirs.values, strict=True))
+        if theirs and ours and not (theirs.are_roots and ours.are_roots):
+            return False
+        values = theirs.values if theirs else gold.items
+        found = ours.values if ours else pred.items
+        if theirs is None and not ours.are_roots and _named_alike(gold.items):
+            return False
+        if len(values) != len(found) or (theirs is None and gold.kind not in ("list", "set", "()")):
+            return None
+        if ours is None and pred.kind not in ("list", "()"):
+            return False
+        if (theirs or ours).are_roots:
+            return self._matching(values, found)
+        if _OR.search(pred_text) or (ours is None and _named_alike(found)):
+            return False
+        return all(self._same(a, b) for a, b in zip(values, found, strict=True))
 
+    def _same_condition(self, gold: str, gold_shape: Shape, pred: str, pred_shape: Shape) -> bool:
+        """Sets of numbers and inequalities."""
+        if gold_shape.kind == pred_shape.kind and gold_shape.kind in ("()", "[)", "(]", "[]"):
+            return all(self._same(a, b) for a, b in zip(gold_shape.items, pred_shape.items, strict=False)) and len(
+                gold_shape.items
+            ) == len(pred_shape.items)
+        if self._algebra("set", gold, pred):
+            return True
+        if _is_related(gold) and _is_related(pred) and len(split_top(gold, ",;")) == len(split_top(pred, ",;")) == 1:
+            return self._algebra("relation", gold, pred)
+        if gold_shape.kind == pred_shape.kind == "union" or gold_shape.kind == pred_shape.kind == "set":
+            return len(gold_shape.items) == len(pred_shape.items) and self._matching(gold_shape.items, pred_shape.items)
+        return False
 
-def _matching(gold: tuple[str, ...], pred, algebra: Algebra) -> bool:
-    """Whether the parts can be paired off, whatever their order."""
-    left = list(pred)
-    hard = []
-    for item in gold:
-        match = next((other for other in left if squeeze(other) == squeeze(item)), None)
-        if match is None:
-            hard.append(item)
-        else:
+    def _distinct(self, items: tuple[str, ...]) -> tuple[str, ...]:
+        """A set's members, each once."""
+        kept: list[str] = []
+        for item in items:
+            if not any(self._same(other, item) for other in kept):
+                kept.append(item)
+        return tuple(kept)
+
+    def _matching(self, gold, pred) -> bool:
+        """Whether the parts can be paired off, whatever their order."""
+        left = list(pred)
+        hard = []
+        for item in gold:
+            match = next((other for other in left if squeeze(other) == squeeze(item)), None)
+            if match is None:
+                hard.append(item)
+            else:
+                left.remove(match)
+        for item in hard:
+            match = next((other for other in left if self._same(item, other)), None)
+            if match is None:
+                return False
             left.remove(match)
-    for item in hard:
-        match = next((other for other in left if _same_part(item, other, algebra)), None)
-        if match is None:
+        return not left
+
+    def _same_expression(self, gold: str, pred: str) -> bool:
+        if squeeze(gold) == squeeze(pred):
+            return True
+        gold_related, pred_related = _is_related(gold), _is_related(pred)
+        if pred_related and not gold_related:
+            return self._states(gold, pred)
+        if gold_related and not pred_related:
+            value = _value_side(gold)
+            return value is not None and self._same(value, pred)
+        if gold_related:
+            gold_sides, pred_sides = split_top(gold, "="), split_top(pred, "=")
+            gold_value, pred_value = _value_side(gold), _value_side(pred)
+            if gold_value is not None and pred_value is not None:
+                names = squeeze(gold_sides[0]), squeeze(pred_sides[0])
+                if names[0] == names[1] or (_FUNCTION_OF_X.fullmatch(names[0]) and names[1] == "y"):
+                    return self._same(gold_value, pred_value)
+                ratio, other = read_ratio(gold_sides[0]), _QUOTIENT.fullmatch(pred_sides[0])
+                if ratio or other:
+                    return squeeze(_as_ratio(gold_sides[0])) == squeeze(_as_ratio(pred_sides[0])) and self._same(
+                        _as_ratio(gold_value), _as_ratio(pred_value)
+                    )
+            return self._algebra("relation", gold, pred)
+        return self._same_quantity(gold, pred)
+
+    def _states(self, gold: str, pred: str) -> bool:
+        """A relation for a value: `x = 42` names it, `3 + 4 = 7` is true, `41 = 42` is neither."""
+        value = _value_side(pred)
+        if value is not None:
+            return self._same(gold, value)
+        parts = split_top(pred, "=")
+        if len(parts) != 2 or not all(parts) or _ORDER.search(pred) or _APPROX.search(pred):
             return False
-        left.remove(match)
-    return True
+        if _is_name(parts[1]) and re.search(r"\d", parts[0]):
+            return self._same(gold, parts[0])
+        if _VARIABLE.search(re.sub(rf"\\[A-Za-z]+|{MARK}[^{MARK}]*{MARK}", " ", parts[0])):
+            return False
+        return self._same(gold, parts[1]) and self._same(parts[1], parts[0])
+
+    def _same_quantity(self, gold: str, pred: str) -> bool:
+        gold_letter = letter_of(gold)
+        if gold_letter is not None:
+            return letter_of(pred) == gold_letter
+        if is_word(gold) or is_word(pred):
+            return words_in(gold) == words_in(pred) and not _is_other_case(gold, pred)
+        noted = self._same_notation(gold, pred)
+        if noted is not None:
+            return noted
+        a, b = split_unit(gold), split_unit(pred)
+        if not same_unit(a, b):
+            return False
+        x, y = a.number(), b.number()
+        if y is None and x is not None and b.scale == 1:
+            y = reads_as_decimal_comma(b.body)
+        if x is not None and y is not None:
+            if b.unit == "%" and not a.unit and abs(x.value) < 1:
+                return _same_percent(x, a, y, b)  # beside a proportion a sign is not left out: 0.25 % is not 0.25
+            return same_number(x, y) or _same_percent(x, a, y, b)
+        if a.scale != 1 or b.scale != 1:
+            scaled, plain = (a, b) if a.scale != 1 else (b, a)
+            number = scaled.number()
+            return number is not None and plain.scale == 1 and self._algebra("equal", plain.body, _written(number))
+        if not (_is_formula(a.body) and _is_formula(b.body)):
+            return squeeze(a.body).casefold() == squeeze(b.body).casefold()
+        if squeeze(a.body) == squeeze(b.body):
+            return True
+        return self._algebra("equal", a.body, b.body)
+
+    def _same_notation(self, gold: str, pred: str) -> bool | None:
+        """The verdict on times, dates, ratios and numbers to a base; None where the gold answer is none of these."""
+        time = read_time(gold)
+        if time is not None:
+            return time == read_time(pred)
+        if is_date(gold) or is_date(pred):
+            return squeeze(gold) == squeeze(pred)
+        base = read_base(gold)
+        if base is not None or read_base(pred) is not None:
+            return base == read_base(pred)
+        ratio = read_ratio(gold)
+        if ratio is None:
+            return False if read_ratio(pred) or read_time(pred) else None
+        other = read_ratio(pred, beside_ratio=True)
+        if other is None:
+            return len(ratio) == 2 and self._same_quantity(rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}", pred)
+        if len(other) != len(ratio):
+            return False
+        pairs = zip(ratio[1:], other[1:], strict=True)
+        return all(self._algebra("equal", f"({ratio[0]})({b})", f"({a})({other[0]})") for a, b in pairs)
+
+
+def _is_formula(text: str) -> bool:
+    """Whether text commands stand for names of functions, single letters and degrees alone, and no base or prime."""
+    return MARK not in _MATH_WORD.sub("", text) and not _NOTATION.search(text)
+
+
+def _is_condition(text: str) -> bool:
+    """Whether a text describes a set of numbers and no list, point or equation."""
+    shape = shape_of(text)
+    if shape.kind in ("union", "[)", "(]", "[]"):
+        return True
+    if _value_side(text) is not None or (shape.kind in ("set", "list") and not _BUILDER.search(text)):
+        return shape.kind == "list" and bool(_ORDER.search(text)) and _is_related(text)
+    if _SETS.search(text):
+        return True
+    return any(depth == 0 and _ORDER.match(text, place) for place, depth in depths(text))
+
+
+def _as_ratio(side: str) -> str:
+    match = re.fullmatch(r"\\frac\{([^{}]*)\}\{([^{}]*)\}|([^:/]+)[:/]([^:/]+)", side.strip())
+    return side if match is None else f"{match[1] or match[3]}:{match[2] or match[4]}"
+
+
+def _written(number: Numeral) -> str:
+    return rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
+
+
+def _without_shared_name(items: tuple[str, ...]) -> tuple[str, ...]:
+    """`x=2, 5` and `x=2, x=5` are the values 2 and 5 of one name."""
+    sides = [split_top(item, "=") for item in items]
+    names = {squeeze(side[0]) for side in sides if len(side) == 2}
+    if len(names) != 1 or any(len(side) > 2 for side in sides) or _value_side(items[0]) is None:
+        return items
+    return tuple(side[-1] for side in sides)
+
+
+def _named_alike(items: tuple[str, ...]) -> bool:
+    """Whether values of one name are listed: roots, which have no order and are no point."""
+    return _without_shared_name(items) != items
 
 
 def _comma_reading(gold: str, pred: str) -> bool | None:
     """The verdict with `0,5` read as 0.5, where the gold answer is one number."""
-    number, quantity = read_number(split_unit(gold).body), split_unit(pred)
+    number, quantity = split_unit(gold).number(), split_unit(pred)
     decimal = reads_as_decimal_comma(quantity.body)
     return None if number is None or decimal is None else same_number(number, decimal)
-
-
-def _set_against_relation(expression: str, shape: Shape) -> bool:
-    """`x > 3` and its interval may be compared by algebra; any other expression against a structure is a miss."""
-    interval_like = shape.kind == "union" or shape.kind[0] in _SET_LIKE or shape.kind == "set"
-    return (
-        interval_like and re.search(r"[<>]|\\(?:le|ge|ne|cup|cap|setminus|mathbb)(?![A-Za-z])", expression) is not None
-    )
 
 
 def _value_side(text: str) -> str | None:
@@ -159,84 +385,42 @@ def _value_side(text: str) -> str | None:
 
 def _is_name(side: str) -> bool:
     """A name, a function of something, or a sum of names such as `m + n`; a digit makes it an equation to be solved."""
-    if _TUPLE_OF_NAMES.fullmatch(side):
+    side = side.strip()
+    if _DENIAL.search(side.replace(MARK, " ")):
+        return False
+    if _TUPLE_OF_NAMES.fullmatch(side) or _QUOTIENT.fullmatch(side):
         return True
-    plain = re.sub(rf"{MARK}[^{MARK}]*{MARK}", " w ", side)
+    plain = re.sub(rf"{MARK}[^{MARK}]*{MARK}", " w\x02", side)
     plain = _DERIVATIVE.sub(" w ", _PRIME.sub("", _SUBSCRIPT.sub("", plain)))
-    plain = _NAME_COMMANDS.sub(" w", plain)
-    plain = re.sub(r"[{}|]", " ", _ARGUMENTS.sub("", plain))
+    plain = _NAME_COMMANDS.sub(" w", _LIMIT.sub(" ", plain))
+    plain = re.sub(r"[{}|\x02]", " ", _ARGUMENTS.sub("", plain))
     return re.fullmatch(r"\s*[A-Za-z][A-Za-z\s+\-]{0,60}", plain) is not None
 
 
-def _same_expression(gold: str, pred: str, algebra: Algebra) -> bool:
-    if squeeze(gold) == squeeze(pred):
-        return True
-    gold_related, pred_related = _is_related(gold), _is_related(pred)
-    if pred_related and not gold_related:
-        value = _value_side(pred)
-        if value is not None:
-            return _same_part(gold, value, algebra)
-        parts = split_top(pred, "=")
-        # `3 + 4 = 7` states a fact; `41 = 42` does not.
-        if len(parts) == 2 and not re.search(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", parts[0])):
-            return _same_part(gold, parts[1], algebra) and _same_part(parts[1], parts[0], algebra)
-        return False
-    if gold_related and not pred_related:
-        value = _value_side(gold)
-        return value is not None and _same_part(value, pred, algebra)
-    if gold_related:
-        gold_value, pred_value = _value_side(gold), _value_side(pred)
-        if gold_value is not None and pred_value is not None:
-            gold_name, pred_name = squeeze(split_top(gold, "=")[0]), squeeze(split_top(pred, "=")[0])
-            if gold_name == pred_name:
-                return _same_part(gold_value, pred_value, algebra)
-        return algebra(gold, pred)
-    return _same_quantity(gold, pred, algebra)
-
-
 def _is_related(text: str) -> bool:
-    return any(depth_zero and _RELATION.match(token) for token, depth_zero in _top_tokens(text))
+    return any(depth == 0 and _RELATION.match(text, place) for place, depth in depths(text))
 
 
-def _top_tokens(text: str):
-    for position, depth in depths(text):
-        yield text[position : position + 12], depth == 0
-
-
-def _same_quantity(gold: str, pred: str, algebra: Algebra) -> bool:
-    gold_letter = letter_of(gold)
-    if gold_letter is not None:
-        return letter_of(pred) == gold_letter
-    if is_word(gold) or is_word(pred):
-        return words_in(gold) == words_in(pred)
-    a, b = split_unit(gold), split_unit(pred)
-    if a.known and b.known and a.unit and b.unit and a.unit != b.unit:
-        return False
-    x, y = read_number(a.body), read_number(b.body)
-    if y is None and x is not None:
-        y = reads_as_decimal_comma(b.body)
-    if x is not None and y is not None:
-        return same_number(x, y) or _same_percent(x, a.unit, y, b.unit)
-    if any(MARK in body or _NOTATION.search(body) for body in (a.body, b.body)):
-        return squeeze(a.body).casefold() == squeeze(b.body).casefold()
-    if squeeze(a.body) == squeeze(b.body):
-        return True
-    return algebra(a.body, b.body)
-
-
-def _same_percent(x: Numeral, x_unit: str, y: Numeral, y_unit: str) -> bool:
+def _same_percent(x: Numeral, a: Quantity, y: Numeral, b: Quantity) -> bool:
     """10 % is 0.1; that a sign left out means the same is the rule for units."""
-    if (x_unit == "%") == (y_unit == "%"):
+    if (a.unit == "%") == (b.unit == "%"):
         return False
-    percent, plain = (x, y) if x_unit == "%" else (y, x)
-    return not (x_unit and y_unit) and percent.value == plain.value * 100
+    percent, plain = (x, y) if a.unit == "%" else (y, x)
+    return not (a.unit and b.unit) and percent.value == plain.value * 100
 
 
-def gold_problem(gold: str, parses: Callable[[str], bool]) -> str:
+def _is_other_case(gold: str, pred: str) -> bool:
+    """Names of points keep their case, words do not: ABC is not abc, YES is yes."""
+    a, b = (squeeze(text) for text in (gold, pred))
+    return a.isupper() != b.isupper() and max(len(a), len(b)) <= 4 and a.casefold() not in _SHORT_WORDS
+
+
+def gold_problem(gold: str, reads: Callable[[str], bool]) -> str:
     """Why no response could be judged against this gold answer; "" when it is sound.
 
     Args:
-        parses: whether algebra can read an expression; asked only where text, words and numbers do not suffice.
+        reads: whether algebra can work with an expression, or at least compare it as written; asked only where text,
+            words and numbers do not suffice.
     """
     text = normal_form(gold)
     if not text:
@@ -246,17 +430,17 @@ def gold_problem(gold: str, parses: Callable[[str], bool]) -> str:
     shape = shape_of(text)
     if len(shape.items) > MAX_ITEMS:
         return "gold_unparsable"
-    return "" if all(_is_sound(item, parses) for item in shape.items) else "gold_unparsable"
+    return "" if all(_is_sound(item, reads) for item in shape.items) else "gold_unparsable"
 
 
-def _is_sound(item: str, parses: Callable[[str], bool]) -> bool:
+def _is_sound(item: str, reads: Callable[[str], bool]) -> bool:
     if not item:
         return False
     inner = shape_of(item)
     if inner.kind != "one":
-        return all(_is_sound(part, parses) if part != item else parses(part) for part in inner.items)
+        return all(_is_sound(part, reads) if part != item else reads(part) for part in inner.items)
     value = _value_side(item) or item
     if letter_of(value) is not None or is_word(value):
         return True
     body = split_unit(value).body
-    return read_number(body) is not None or MARK in body or parses(item if _is_related(item) else body)
+    return read_number(body) is not None or reads(item if _is_related(item) else body)

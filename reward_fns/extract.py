@@ -15,6 +15,8 @@ MAX_RESPONSE_CHARS = 1_000_000
 MAX_ANSWER_CHARS = 1_000
 MAX_ANSWER_DEPTH = 40
 MAX_DIGIT_RUN = 400
+MAX_JOINED_BOXES = 64
+MAX_GAP = 40
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?)|\\.|[{}]", re.DOTALL)
@@ -23,6 +25,12 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"\.\s|\s(?:because|since|so|which|as|for)\s")
+_JOINS = re.compile(
+    r"(?=.*(?:,|and|or))[\s$]*(?:\\[()\],;]|\\quad)?\s*[,;]?\s*(?:\\[()\[,;]|\\quad)?[\s$]*"
+    r"(?:\\text\s*\{\s*,?\s*(?:and|or)?\s*\}|and|or)?[\s$]*(?:\\[(\[,;]|\\quad)?[\s$]*(?:[A-Za-z]\s*=\s*)?",
+    re.DOTALL,
+)
+"""What stands between two boxes of one answer."""
 _DIGITS = re.compile(rf"\d{{{MAX_DIGIT_RUN + 1}}}")
 
 
@@ -49,44 +57,66 @@ def scoped(response: str, answer_scope: AnswerScope = "final") -> str:
 def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extraction:
     r"""The content of the last `\boxed{}` or `\fbox{}`, which must be closed.
 
-    Nested braces and escaped braces are honoured. A box inside a box is written out in its place. A last box without
-    braces (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier
-    one.
+    Boxes that a comma, "and" or "or" joins, and nothing else, are one answer: the list of their contents. Nested braces
+    and escaped braces are honoured. A box inside a box is written out in its place. A last box without braces
+    (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier one.
     """
     if len(response) > MAX_RESPONSE_CHARS:
         return Extraction("", "too_long")
     text = scoped(response, answer_scope)
     only_thinking = not text.strip() and bool(scoped(response, "anywhere").strip())
-    span, seen = _last_box(text)
-    if span is None:
+    boxes, seen = _closed_boxes(text)
+    if not boxes:
         return Extraction("", "unclosed_box" if seen else "only_thinking" if only_thinking else "no_box")
-    return bounded(unbox(text[slice(*span)]).strip(), "empty_box")
+    joined = [boxes[-1]]
+    while len(joined) < min(len(boxes), MAX_JOINED_BOXES):
+        before = boxes[-len(joined) - 1]
+        gap = text[before.end + 1 : joined[0].start]
+        if len(gap) > MAX_GAP or not _JOINS.fullmatch(gap):
+            break
+        joined.insert(0, before)
+    contents = [unbox(text[box.content : box.end]).strip() for box in joined]
+    return bounded(", ".join(contents) if all(contents) else contents[-1], "empty_box")
 
 
-def _last_box(text: str) -> tuple[tuple[int, int] | None, bool]:
-    """Where the content of the last box stands, and whether there is any box; no place when the last one is not closed.
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Where the command of a box starts, where its content starts, and where its closing brace stands."""
+
+    start: int
+    content: int
+    end: int
+
+
+def _closed_boxes(text: str) -> tuple[list[_Box], bool]:
+    """The outermost closed boxes in order, none when the last box is not closed; and whether there is any box.
 
     One pass, from the first box on: a text full of boxes that are never closed must not cost the square of its length.
     """
     first = _BOX.search(text)
     if first is None:
-        return None, False
-    open_braces: list[int] = []  # where a box's content starts, -1 for a plain brace
-    newest, last, seen = -1, None, False
+        return [], False
+    open_braces: list[tuple[int, int]] = []  # a box's start and content, or (-1, -1) for a plain brace
+    closed: list[_Box] = []
+    newest, last_is_closed, seen = -1, False, False
     for token in _TOKEN.finditer(text, first.start()):
         if token["box"]:
-            seen, last, newest = True, None, -1
+            seen, last_is_closed, newest = True, False, -1
             if token[0].endswith("{"):
                 newest = token.end()
-                open_braces.append(newest)
+                open_braces.append((token.start(), newest))
         elif token[0] == "{":
-            open_braces.append(-1)
+            open_braces.append((-1, -1))
         elif token[0] == "}" and open_braces:
-            start = open_braces.pop()
+            start, content = open_braces.pop()
+            if start == -1:
+                continue
+            while closed and closed[-1].start >= start:
+                closed.pop()
+            closed.append(_Box(start, content, token.start()))
             # A box around the newest one closes after it and takes its place.
-            if start != -1 and (start == newest or last is not None):
-                last = (start, token.start())
-    return last, seen
+            last_is_closed |= content == newest
+    return (closed if last_is_closed else []), seen
 
 
 def extract_phrase(response: str, answer_scope: AnswerScope = "final") -> Extraction:

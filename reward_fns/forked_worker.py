@@ -1,8 +1,8 @@
 """The child side of `reward_fns.pool`: a warm process that forks workers, and the loop that a worker runs.
 
-Started as `python -P -m reward_fns.forked_worker <fd> <parent pid> <module> ...`. It imports the named modules once, so that a
-replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one thread,
-which is what makes the fork safe whatever threads, event loops or Ray actors live in the parent.
+Started as `python -P -m reward_fns.forked_worker <fd> <parent pid> <module> ...`. It imports the named modules once,
+so that a replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one
+thread, which is what makes the fork safe whatever threads, event loops or Ray actors live in the parent.
 """
 
 import ctypes

@@ -9,7 +9,7 @@ earliest maximum.
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,8 +81,8 @@ def majority_vote(
 
     Default convention: an answer is the last closed box, else what follows "the answer is", else a response that is
     nothing but an answer; everything else abstains, and so does an answer that cannot be parsed or checked within the
-    time limit. Equal answers are one class (closed transitively, so the outcome does not depend on the order). The
-    largest class wins; fewer than `min_answers` answers, or a tie for the largest, decide nothing.
+    time limit. Equal answers are one class (see `group_equal`; the outcome does not depend on the order). The largest
+    class wins; fewer than `min_answers` answers, or a tie for the largest, decide nothing.
 
     Args:
         responses: texts; anything but a string abstains.
@@ -148,19 +148,28 @@ def _count(labels: list[str | None], answers: list[str], min_answers: int, ties:
     )
 
 
-class _Classes:
-    """Disjoint sets of answer keys."""
+def group_equal(keys: Sequence[str], equal: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The classes that equality of pairs makes: in a class every two members are equal.
 
-    def __init__(self, keys):
-        self._parent = {key: key for key in keys}
+    Equality of answers need not be transitive: 50 % is 0.5, and 50 with its sign left out. An answer that is equal to
+    two others which differ belongs with neither of them and stands alone, so that no class spans what pairs separate.
+    The classes do not depend on the order of keys or pairs.
 
-    def find(self, key: str) -> str:
-        while self._parent[key] != key:
-            key = self._parent[key]
-        return key
-
-    def join(self, a: str, b: str) -> None:
-        self._parent[self.find(b)] = self.find(a)
+    Returns:
+        For each key the first key of its class.
+    """
+    near: dict[str, set[str]] = {key: {key} for key in keys}
+    for a, b in equal:
+        near[a].add(b)
+        near[b].add(a)
+    while True:
+        between = [key for key, others in near.items() if any(not others <= near[other] for other in others)]
+        if not between:
+            return {key: next(other for other in keys if other in near[key]) for key in keys}
+        for key in between:
+            for other in near[key] - {key}:
+                near[other].discard(key)
+            near[key] = {key}
 
 
 def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> dict[str, str]:
@@ -174,23 +183,21 @@ def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> d
         except NeedsAlgebra:
             unsure.append(key)
     usable = sound + unsure
-    classes = _Classes(usable)
+    equal: list[tuple[str, str]] = []
     open_pairs: list[tuple[str, str]] = []
     for position, a in enumerate(usable):
         for b in usable[:position]:
             try:
                 if _same(distinct[b], distinct[a]):
-                    classes.join(b, a)
+                    equal.append((b, a))
             except NeedsAlgebra:
                 open_pairs.append((b, a))
+    bad: set[str] = set()
     if unsure or open_pairs:
-        verdicts = _ask(distinct, unsure, open_pairs, time_limit, pool)
-        bad = verdicts[0]
-        for (a, b), same in zip(open_pairs, verdicts[1], strict=True):
-            if same and a not in bad and b not in bad:
-                classes.join(a, b)
-        usable = [key for key in usable if key not in bad]
-    return {key: classes.find(key) for key in usable}
+        bad, verdicts = _ask(distinct, unsure, open_pairs, time_limit, pool)
+        equal += [pair for pair, same in zip(open_pairs, verdicts, strict=True) if same]
+    usable = [key for key in usable if key not in bad]
+    return group_equal(usable, [pair for pair in equal if not bad & set(pair)])
 
 
 def _ask_worker(_text: str) -> bool:

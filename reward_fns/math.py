@@ -190,7 +190,7 @@ def _finish(pending: _Pending, outcome: Outcome) -> Score | Skip | None:
 
 def _blame(pending: _Pending, outcome: Outcome, checks: Sequence[Outcome]) -> Score | Skip:
     """A limit was hit: the gold answer's fault if it hits it alone too, else the response's."""
-    if checks and all(check.kind in _RESPONSE_FAULTS for check in checks):
+    if checks and all(check.kind in _RESPONSE_FAULTS or check.value for check in checks):
         for gold in pending.golds:
             _golds.learn(gold, "gold_unparsable")
         return Skip("gold_unparsable", pending.pred, outcome.seconds)

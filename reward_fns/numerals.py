@@ -20,7 +20,10 @@ _GROUPED = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:(?:{_GROUPED})(?:\.\d+)?|\.\d+)"
 _NUMBER = re.compile(rf"(?P<decimal>{_DECIMAL})")
 _EUROPEAN = re.compile(r"(?P<whole>\d{1,3}(?:\.\d{3})+|\d{1,3}(?: \d{3})+)(?:,(?P<part>\d+))?")
-_REPEATING = re.compile(r"(?P<whole>\d*)\.(?P<part>\d*)\\overline\{?(?P<repeat>\d+)\}?")
+_REPEATING = re.compile(
+    r"(?P<whole>\d*)\.(?P<part>\d*?)(?:\\(?:overline|bar|dot)\{?(?P<over>\d+)\}?|\((?P<round>\d+)\)"
+    r"|\\dot\{?(?P<first>\d)\}?(?P<middle>\d*)\\dot\{?(?P<last>\d)\}?|(?P<tail>(?P<unit>\d{1,6}?)(?P=unit){2,})(?:\.{3}|\\l?dots))"
+)
 _SCIENTIFIC = re.compile(
     rf"(?:(?P<mantissa>{_DECIMAL})\s*(?:[eE]|(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*)|(?P<bare>10)\s*\^\s*)"
     r"(?P<open>\{)?\s*(?P<exponent>[+-]?\s*\d{1,6})\s*(?(open)\})"
@@ -30,6 +33,20 @@ _FRACTION = re.compile(
     rf"|(?<![\d])(?P<slash_top>{_DECIMAL})\s*/\s*(?P<slash_bottom>{_DECIMAL}))"
 )
 _MIXED_SLASH = re.compile(r"(?P<whole>\d+)\s+(?P<top>\d+)\s*/\s*(?P<bottom>\d+)")
+SCALE_WORDS = {
+    **dict.fromkeys(("hundred", "hundreds"), 10**2),
+    **dict.fromkeys(("thousand", "thousands"), 10**3),
+    **dict.fromkeys(("million", "millions"), 10**6),
+    **dict.fromkeys(("billion", "billions"), 10**9),
+    **dict.fromkeys(("trillion", "trillions"), 10**12),
+    **dict.fromkeys(("dozen", "dozens"), 12),
+    **dict.fromkeys(("lakh", "lakhs"), 10**5),
+    **dict.fromkeys(("crore", "crores"), 10**7),
+    **dict.fromkeys(("tenth", "tenths"), Fraction(1, 10)),
+    **dict.fromkeys(("hundredth", "hundredths"), Fraction(1, 100)),
+    **dict.fromkeys(("thousandth", "thousandths"), Fraction(1, 1000)),
+}
+"""Words after a number that belong to its value."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\s*\d+,\d+")
 _THOUSANDS_COMMA = re.compile(r"[+-]?\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 
@@ -80,8 +97,8 @@ def _read_unsigned(text: str) -> Numeral | None:
             integers = top.denominator == bottom.denominator == 1
             return _mixed(match["whole"], int(top), int(bottom)) if integers else None
         return Numeral(top / bottom) if bottom else None
-    if match := _REPEATING.fullmatch(text):
-        return _repeating(match["whole"], match["part"], match["repeat"])
+    if (repeating := read_repeating(text)) is not None:
+        return Numeral(repeating)
     return None
 
 
@@ -98,9 +115,15 @@ def _mixed(whole: str, top: int, bottom: int) -> Numeral | None:
     return Numeral(int(whole) + Fraction(top, bottom)) if 0 < top < bottom else None
 
 
-def _repeating(whole: str, part: str, repeat: str) -> Numeral:
-    head = Fraction(int((whole or "0") + part), 10 ** len(part))
-    return Numeral(head + Fraction(int(repeat), (10 ** len(repeat) - 1) * 10 ** len(part)))
+def read_repeating(text: str) -> Fraction | None:
+    r"""The value of `0.1\overline{6}`, `0.\dot{1}\dot{8}`, `0.(6)` or `0.666...` (written three times), or None."""
+    match = _REPEATING.fullmatch(text.replace(" ", ""))
+    if match is None:
+        return None
+    dotted = match["first"] and match["first"] + match["middle"] + match["last"]
+    part, repeat = match["part"], match["over"] or match["round"] or dotted or match["unit"]
+    head = Fraction(int((match["whole"] or "0") + part), 10 ** len(part))
+    return head + Fraction(int(repeat), (10 ** len(repeat) - 1) * 10 ** len(part))
 
 
 def reads_as_decimal_comma(text: str) -> Numeral | None:

@@ -1,13 +1,13 @@
 """Precision, recall and time of a grader on a table of cases: `python -m reward_fns.score_cases FILE ...`.
 
 A table is JSON lines with `gold`, `response` and `expected` (1 or 0; "skip" where no response can be judged), and
-optionally `kind` (or `class`), the class that a row belongs to. So the graders here can be held against VerifyBench, VAR or
-your own logs. `--grader` takes `strict`, `lenient`, `math-verify` (the bare library, one process, its own time-outs) or
-`module:function` of any other grader, for example `verl.utils.reward_score.math_reward:compute_score`.
+optionally `kind` (or `class`), the class that a row belongs to. So the graders here can be held against VerifyBench,
+VAR or your own logs. `--grader` takes `strict`, `lenient`, `math-verify` (the bare library, one process, its own
+time-outs) or `module:function` of any other grader, for example `verl.utils.reward_score.math_reward:compute_score`.
 
-A row counts as accepted when its score is positive. Precision is the share of right rows among the accepted, recall the share
-of accepted among the right rows; a row that is skipped is not accepted. Exits with 1 under `--require-clean` when a wrong
-row is accepted.
+A row counts as accepted when its score is positive. Precision is the share of right rows among the accepted, recall
+the share of accepted among the right rows; a row that is skipped is not accepted. Exits with 1 under
+`--require-clean` when a wrong row is accepted.
 """
 
 import argparse

@@ -9,8 +9,8 @@ import functools
 import re
 from dataclasses import dataclass
 
-from reward_fns.answer import MARK, split_unit
-from reward_fns.numerals import read_number
+from reward_fns.answer import MARK
+from reward_fns.units import split_unit
 
 MAX_ITEMS = 64
 _AND_OR = re.compile(
@@ -68,7 +68,7 @@ def _structure(text: str) -> Shape:
         if text[0] == "(" and text[-1] == ")":
             return _structure(parts[0]) if parts[0] else Shape("one", (text,))
     listed = _AND_OR.sub(", ", text)
-    if read_number(split_unit(listed).body) is None:
+    if split_unit(listed).number() is None:
         parts = split_top(listed, ",;", keep_grouped=", " in listed)
         if len(parts) > 1:
             return Shape("list", tuple(item for part in parts if part for item in expand_plus_minus(part)))

@@ -103,16 +103,50 @@ y\le 3x-7
 15\text{ miles per hour}
 \frac{\sqrt3}{3}\approx0.577
 $x=4$ and $x=-9$
-\boxed{5} and \boxed{13}
 """.split("\n")[1:-1]
 _SWAPS = (
-    (r"\sin", r"\cos"), (r"\cos", r"\sin"), (r"\ln", r"\log_2"), (r"\pi", "e"), (r"\le", ">"), (r"\ge", "<"), ("<", ">"), (">", "<"), (r"\le ", "<"), (r"\ge ", ">"),
-    (r"\cup", r"\cap"), ("or", "and"), ("[", "("), (")", "]"), (r"\pm", "+"), (r"\infty", "0"), (r"\sqrt", ""),
-    (r"\sqrt{", r"\sqrt[5]{"), ("=", "<"), (r"\binom", r"\frac"), ("!", ""), ("^", "_"), (r"\text{ cm}", r"\text{ m}"), ("cm}^2", "cm}^3"),
-    (r"\$", "€"), (r"\%", r"^\circ"), (r"^\circ", r"\text{ radians}"), ("p.m.", "a.m."), ("miles", "feet"), ("hour", "minute"), ("June", "July"),
-    (r"\mathbf{j}", r"\mathbf{k}"), (r"\mathbf{i}", r"\mathbf{j}"), ("i", "j"), (r"\overline", ""), (r"\arctan", r"\tan"), (r"\cdot", "+"), (r"\times", "+"),
-    (r"\left[", r"\left|"), ("pmatrix", "vmatrix"), (" & ", r" \\ "),
-)  # fmt: skip
+    (r"\sin", r"\cos"),
+    (r"\cos", r"\sin"),
+    (r"\ln", r"\log_2"),
+    (r"\pi", "e"),
+    (r"\le", ">"),
+    (r"\ge", "<"),
+    ("<", ">"),
+    (">", "<"),
+    (r"\le ", "<"),
+    (r"\ge ", ">"),
+    (r"\cup", r"\cap"),
+    ("or", "and"),
+    ("[", "("),
+    (")", "]"),
+    (r"\pm", "+"),
+    (r"\infty", "0"),
+    (r"\sqrt", ""),
+    (r"\sqrt{", r"\sqrt[5]{"),
+    ("=", "<"),
+    (r"\binom", r"\frac"),
+    ("!", ""),
+    ("^", "_"),
+    (r"\text{ cm}", r"\text{ m}"),
+    ("cm}^2", "cm}^3"),
+    (r"\$", "€"),
+    (r"\%", r"^\circ"),
+    (r"^\circ", r"\text{ radians}"),
+    ("p.m.", "a.m."),
+    ("miles", "feet"),
+    ("hour", "minute"),
+    ("June", "July"),
+    (r"\mathbf{j}", r"\mathbf{k}"),
+    (r"\mathbf{i}", r"\mathbf{j}"),
+    ("i", "j"),
+    (r"\overline", ""),
+    (r"\arctan", r"\tan"),
+    (r"\cdot", "+"),
+    (r"\times", "+"),
+    (r"\left[", r"\left|"),
+    ("pmatrix", "vmatrix"),
+    (" & ", r" \\ "),
+)
 
 
 def edits(gold: str, value: bool) -> Iterator[str]:
@@ -151,12 +185,8 @@ def is_other(gold: str, edit: str) -> bool:
 
 def copies(gold: str, value: bool) -> list[str]:
     """The edited copies of one gold answer that stand in the table."""
-    found = [edit for edit in dict.fromkeys(edits(gold, value)) if is_other(gold, edit) and edit not in KNOWN_EQUAL]
+    found = [edit for edit in dict.fromkeys(edits(gold, value)) if is_other(gold, edit)]
     return random.Random(gold).sample(found, min(PER_GOLD, len(found)))
-
-
-KNOWN_EQUAL = frozenset({})
-"""Edits that happen to be the same answer again."""
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 
+import mutate_golds
 import pytest
 
-from reward_fns.cases import load_cases
+from reward_fns.cases import CASES, load_cases
 from reward_fns.cases import main as run_table
 from reward_fns.math import score_batch
 from reward_fns.multiple_choice import score as score_choice
@@ -37,6 +38,24 @@ def test_no_adversarial_row_is_accepted(judged):
     adversarial = [(case, result) for case, result in judged if case.family == "adversarial"]
     assert len(adversarial) >= 100
     assert [case.id for case, result in adversarial if value_of(result) != 0.0] == []
+
+
+@pytest.mark.parametrize(("family", "count"), [("ordinary", 1000), ("hostile", 1500), ("mutated", 1600)])
+def test_the_large_tables(family, count):
+    """Every row alike but for reasons: recall is the share of right rows accepted, and no wrong row is."""
+    cases = load_cases(family)
+    assert len(cases) >= count
+    results = score_batch([case.response for case in cases], [case.gold for case in cases], time_limit=6.0)
+    accepted = {case.id for case, result in zip(cases, results, strict=True) if value_of(result) == 1.0}
+    right = {case.id for case in cases if case.expected == 1.0}
+    assert accepted - right == set()
+    assert len(accepted) >= 0.97 * len(right)
+
+
+def test_the_mutated_table_is_what_its_program_writes(monkeypatch, tmp_path):
+    monkeypatch.setattr(mutate_golds, "CASES", tmp_path)
+    mutate_golds.main()
+    assert (tmp_path / "mutated.jsonl").read_text() == (CASES / "mutated.jsonl").read_text()
 
 
 def test_multiple_choice_rows():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reward_fns.errors import OptionError, SkipError
-from reward_fns.majority import CollapseAlarm, Vote, majority_vote, read_answer
+from reward_fns.majority import CollapseAlarm, Vote, group_equal, majority_vote, read_answer
 from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import Score, Skip
 
@@ -130,6 +130,43 @@ POOL_OF_ANSWERS = [
     "2,1",
     "1,2",
 ]
+
+
+KEYS = [f"k{number}" for number in range(9)]
+PAIRS = st.sets(st.tuples(st.sampled_from(KEYS), st.sampled_from(KEYS)).filter(lambda pair: pair[0] < pair[1]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(PAIRS, st.randoms(use_true_random=False))
+def test_a_class_never_spans_what_pairs_separate(pairs, rng):
+    classes = group_equal(KEYS, pairs)
+    for a in KEYS:
+        for b in KEYS:
+            if a < b and classes[a] == classes[b]:
+                assert (a, b) in pairs
+    order, shuffled = list(KEYS), list(pairs)
+    rng.shuffle(order)
+    rng.shuffle(shuffled)
+    again = group_equal(order, shuffled)
+    assert {(a, b) for a in KEYS for b in KEYS if classes[a] == classes[b]} == {
+        (a, b) for a in KEYS for b in KEYS if again[a] == again[b]
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=len(KEYS), max_size=len(KEYS)))
+def test_what_is_transitive_stays_together(labels):
+    pairs = [(a, b) for i, a in enumerate(KEYS) for j, b in enumerate(KEYS) if i < j and labels[i] == labels[j]]
+    classes = group_equal(KEYS, pairs)
+    for i, a in enumerate(KEYS):
+        for j, b in enumerate(KEYS):
+            assert (classes[a] == classes[b]) == (labels[i] == labels[j])
+
+
+def test_a_percentage_is_no_bridge():
+    vote = majority_vote(boxed("0.5", "0.5", r"50\%", "50", "50"))
+    assert vote.n_classes == 3 and vote.reason == "tie"
+    assert majority_vote(boxed("0.5", "0.5", r"50\%", "50", "50", "50")).rewards == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 
 @settings(max_examples=60, deadline=None)

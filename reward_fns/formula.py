@@ -1,0 +1,370 @@
+r"""Read a formula into a tree, or refuse it: nothing that is written is ever dropped.
+
+A lenient parser that skips what it does not know reads `42\mathrm{x}` as 42. This one raises Unreadable instead, and
+the caller compares the texts. Works on `reward_fns.answer.normal_form`. A tree is a tuple: `("number", Fraction)`,
+`("symbol", name)`, `("imaginary",)`, `("pi",)`, or an operation with its arguments (`add`, `multiply`, `divide`,
+`power`, `root`, `factorial`, `abs`, `floor`, `ceiling`, `binomial`, `log`, and the functions of FUNCTIONS).
+"""
+
+import functools
+import re
+from fractions import Fraction
+
+from reward_fns.answer import MARK
+from reward_fns.numerals import read_repeating
+
+Tree = tuple
+
+MAX_NODES = 600
+_TRIGONOMETRIC = ("sin", "cos", "tan", "cot", "sec", "csc")
+FUNCTIONS = frozenset(
+    [*_TRIGONOMETRIC, *("arc" + name for name in _TRIGONOMETRIC), "sinh", "cosh", "tanh", "coth", "ln", "exp"]
+)
+"""Functions of one argument. `log` has a base, 10 where none is written."""
+_GREEK = frozenset(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi "
+    "varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar".split()
+)
+_ACCENTS = frozenset("vec hat bar tilde dot".split())
+_OPAQUE = frozenset("fghFGHP")
+"""Letters that name a function when a bracket follows, so that `f(x)` is not f times x."""
+_REPEATING = r"\d*\.\d*(?:\\overline|\\bar|\\dot)\{?\d+\}?(?:\\dot\{?\d\}?)?"
+_TOKEN = re.compile(
+    rf"(?P<repeating>{_REPEATING})|(?P<number>\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    rf"|(?P<command>\\(?:[A-Za-z]+|[{{}}|]))|(?P<letter>[A-Za-z])|{MARK}\s*(?P<mark>[^{MARK}]*?)\s*{MARK}"
+    r"|(?P<sign>[-+*/^_!()\[\]{}|])|(?P<other>\S)"
+)
+
+
+class Unreadable(ValueError):
+    """The text is no formula that can be read whole."""
+
+
+@functools.lru_cache(maxsize=4096)
+def read_formula(text: str) -> Tree:
+    """The tree of a formula.
+
+    Raises:
+        Unreadable: some part of the text has no meaning here.
+    """
+    parser = _Parser(text)
+    tree = parser.expression()
+    if parser.token is not None:
+        raise Unreadable(f"{parser.token[1]!r} is left over")
+    return tree
+
+
+def symbols_in(tree: Tree) -> set[str]:
+    """The names of the variables of a tree."""
+    if tree[0] == "symbol":
+        return {tree[1]}
+    return set().union(*(symbols_in(part) for part in tree[1:] if isinstance(part, tuple)))
+
+
+def contains(tree: Tree, kind: str) -> bool:
+    """Whether a node of this kind stands anywhere in the tree."""
+    return tree[0] == kind or any(contains(part, kind) for part in tree[1:] if isinstance(part, tuple))
+
+
+def same_form(a: Tree, b: Tree) -> bool:
+    """Whether two trees are written alike, up to the order of sums and products: nothing is worked out."""
+    return _ordered(a) == _ordered(b)
+
+
+def _ordered(tree: Tree) -> str:
+    kind = tree[0]
+    if kind in ("add", "multiply"):
+        parts: list[str] = []
+        for part in tree[1:]:
+            parts += [_ordered(inner) for inner in part[1:]] if part[0] == kind else [_ordered(part)]
+        return f"({kind} {' '.join(sorted(parts))})"
+    return f"({kind} {' '.join(_ordered(part) if isinstance(part, tuple) else str(part) for part in tree[1:])})"
+
+
+class _Parser:
+    def __init__(self, text: str):
+        self._tokens = [(match.lastgroup, match[match.lastgroup]) for match in _TOKEN.finditer(text)]
+        if any(kind == "other" for kind, _ in self._tokens) or len(self._tokens) > MAX_NODES:
+            raise Unreadable("a sign that stands in no formula, or too long")
+        self._place = 0
+        self._bars = 0
+
+    @property
+    def token(self) -> tuple[str, str] | None:
+        return self._tokens[self._place] if self._place < len(self._tokens) else None
+
+    def _is(self, *texts: str) -> bool:
+        return self.token is not None and self.token[0] in ("sign", "command") and self.token[1] in texts
+
+    def _take(self, *texts: str) -> bool:
+        found = self._is(*texts)
+        self._place += found
+        return found
+
+    def _need(self, text: str) -> None:
+        if not self._take(text):
+            raise Unreadable(f"{text} is missing")
+
+    def expression(self) -> Tree:
+        """A sum of terms, or TeX's `n \\choose k`."""
+        tree = self._sum()
+        return ("binomial", tree, self._sum()) if self._take(r"\choose") else tree
+
+    def _sum(self) -> Tree:
+        negative = self._sign()
+        terms = [self._negated(self._term()) if negative else self._term()]
+        while self._is("+", "-"):
+            negative = self._sign()
+            term = self._term()
+            terms.append(self._negated(term) if negative else term)
+        return terms[0] if len(terms) == 1 else ("add", *terms)
+
+    def _sign(self) -> bool:
+        signs = 0
+        negative = False
+        while self._is("+", "-"):
+            negative ^= self.token[1] == "-"
+            self._place += 1
+            signs += 1
+        if signs > 2:
+            raise Unreadable("a row of signs")
+        return negative
+
+    @staticmethod
+    def _negated(tree: Tree) -> Tree:
+        return ("number", -tree[1]) if tree[0] == "number" else ("multiply", ("number", Fraction(-1)), tree)
+
+    def _term(self) -> Tree:
+        tree = self._factor()
+        while True:
+            if self._take("*", r"\cdot", r"\times", r"\ast"):
+                negative = self._sign()
+                factor = self._factor()
+                tree = ("multiply", tree, self._negated(factor) if negative else factor)
+            elif self._take("/", r"\div"):
+                negative = self._sign()
+                factor = self._factor()
+                tree = ("divide", tree, self._negated(factor) if negative else factor)
+            elif self._starts_factor():
+                tree = ("multiply", tree, self._factor())
+            else:
+                return tree
+
+    def _starts_factor(self) -> bool:
+        if self.token is None:
+            return False
+        kind, text = self.token
+        if kind in ("letter", "mark"):
+            return True
+        if kind == "number":
+            return self._tokens[self._place - 1][1] == "!"
+        if kind == "command":
+            return text not in (r"\cdot", r"\times", r"\ast", r"\div", r"\rfloor", r"\rceil", r"\choose", r"\}")
+        return text in ("(", "{", "[") or (text == "|" and not self._bars)
+
+    def _factor(self) -> Tree:
+        """A base with its powers and factorials."""
+        tree = self._base()
+        while True:
+            if self._take("^"):
+                tree = ("power", tree, self._exponent())
+            elif self._take("!"):
+                if self._is("!"):
+                    raise Unreadable("a double factorial")
+                tree = ("factorial", tree)
+            elif self.token is not None and self.token == ("mark", "degree"):
+                self._place += 1
+                tree = ("degrees", tree)
+            else:
+                return tree
+
+    def _exponent(self) -> Tree:
+        if self._is("{"):
+            return self._group()
+        if self._is("-", "+"):
+            raise Unreadable("a sign in an exponent without braces")
+        return self._single()
+
+    def _single(self) -> Tree:
+        """One token, as TeX takes it where no braces stand; of a number its first digit would be ambiguous."""
+        kind, text = self.token or ("", "")
+        if kind == "number" and len(text) > 1:
+            raise Unreadable("a number of several digits where TeX takes one")
+        if kind == "number":
+            self._place += 1
+            return ("number", Fraction(text))
+        return self._base()
+
+    def _group(self, opening: str = "{", closing: str = "}") -> Tree:
+        self._need(opening)
+        bars, self._bars = self._bars, 0
+        tree = self.expression()
+        self._need(closing)
+        self._bars = bars
+        return tree
+
+    def _base(self) -> Tree:
+        if self.token is None:
+            raise Unreadable("the text ends too early")
+        kind, text = self.token
+        if kind == "repeating":
+            self._place += 1
+            return ("number", read_repeating(text))
+        if kind == "number":
+            self._place += 1
+            return self._mixed(Fraction(text.replace(",", "")))
+        if kind == "letter":
+            self._place += 1
+            return self._letter(text)
+        if kind == "mark":
+            self._place += 1
+            return self._marked(text)
+        if kind == "command":
+            self._place += 1
+            return self._command(text[1:])
+        if text in ("(", "["):
+            return self._group(text, ")" if text == "(" else "]")
+        if text == "{":
+            return self._group()
+        if text == "|":
+            self._place += 1
+            self._bars += 1
+            tree = self.expression()
+            self._bars -= 1
+            self._need("|")
+            return ("abs", tree)
+        raise Unreadable(f"{text!r} starts nothing")
+
+    def _mixed(self, whole: Fraction) -> Tree:
+        """`2\\frac12` is two and a half; a number next to a number is nothing."""
+        if self.token is not None and self.token[0] in ("number", "repeating"):
+            raise Unreadable("two numbers side by side")
+        window = self._tokens[self._place : self._place + 7]
+        if whole.denominator == 1 and [text for _, text in window[:2]] == [r"\frac", "{"] and len(window) == 7:
+            kinds = [kind for kind, _ in window]
+            texts = [text for _, text in window]
+            if kinds[2] == kinds[5] == "number" and texts[3:5] == ["}", "{"] and texts[6] == "}":
+                top, bottom = Fraction(texts[2].replace(",", "")), Fraction(texts[5].replace(",", ""))
+                if top.denominator == bottom.denominator == 1 and 0 < top < bottom:
+                    self._place += 7
+                    return ("number", whole + top / bottom)
+        return ("number", whole)
+
+    def _letter(self, letter: str) -> Tree:
+        if self._take("_"):
+            return ("symbol", f"{letter}_{self._subscript()}")
+        if letter == "i":
+            return ("imaginary",)
+        if letter == "e":
+            return ("e",)
+        if letter in _OPAQUE and self._is("("):
+            raise Unreadable(f"{letter}(...) is an unknown function")
+        return ("symbol", letter)
+
+    def _subscript(self) -> str:
+        if not self._take("{"):
+            kind, text = self.token or ("", "")
+            if kind not in ("letter", "number", "command", "mark"):
+                raise Unreadable("an empty subscript")
+            if kind == "number" and len(text) > 1:
+                raise Unreadable("a subscript of several digits without braces")
+            self._place += 1
+            return text
+        parts = []
+        while not self._take("}"):
+            if self.token is None or self.token[1] == "{" or len(parts) > 8:
+                raise Unreadable("a subscript that is no name")
+            parts.append(self.token[1])
+            self._place += 1
+        if not parts:
+            raise Unreadable("an empty subscript")
+        return "".join(parts)
+
+    def _marked(self, text: str) -> Tree:
+        """A text command: a letter, or the name of a function."""
+        if text in FUNCTIONS or text == "log":
+            return self._command(text)
+        if re.fullmatch(r"[A-Za-z]", text):
+            return ("symbol", text)
+        raise Unreadable(f"{text!r} is a word")
+
+    def _command(self, name: str) -> Tree:
+        if name == "frac":
+            return self._fraction()
+        if name == "sqrt":
+            index: Tree = ("number", Fraction(2))
+            if self._is("["):
+                index = self._group("[", "]")
+            return ("root", self._group() if self._is("{") else self._single(), index)
+        if name == "binom":
+            return ("binomial", self._group(), self._group())
+        if name == "pi":
+            return ("pi",)
+        if name in _GREEK:
+            return ("symbol", f"\\{name}_{self._subscript()}" if self._take("_") else f"\\{name}")
+        if name in _ACCENTS:
+            return self._accented(name)
+        if name in ("lfloor", "lceil"):
+            tree = self.expression()
+            self._need("\\r" + name[1:])
+            return ("floor" if name == "lfloor" else "ceiling", tree)
+        if name in ("log", "lg"):
+            return self._applied("log", self._log_base() if self._take("_") else ("number", Fraction(10)))
+        if name in FUNCTIONS:
+            return self._applied(name)
+        raise Unreadable(f"\\{name} is not known")
+
+    def _accented(self, name: str) -> Tree:
+        braces = self._take("{")
+        kind, text = self.token or ("", "")
+        if kind != "letter" and not (kind == "mark" and len(text) == 1):
+            raise Unreadable("an accent on more than a letter")
+        self._place += 1
+        if braces:
+            self._need("}")
+        # A unit vector is written with a hat, an arrow or in bold.
+        accent = "vec" if name == "hat" and text in "ijk" else name
+        return ("symbol", f"{accent} {text}")
+
+    def _log_base(self) -> Tree:
+        return self._group() if self._is("{") else self._single()
+
+    def _fraction(self) -> Tree:
+        start = self._place
+        top = self._group() if self._is("{") else self._single()
+        bottom = self._group() if self._is("{") else self._single()
+        written = [text for _, text in self._tokens[start : self._place]]
+        if written[:2] == ["{", "d"] and written[written.index("}") :][:3] == ["}", "{", "d"]:
+            raise Unreadable("a derivative")
+        return ("divide", top, bottom)
+
+    def _applied(self, name: str, *more: Tree) -> Tree:
+        """A function with what it is applied to: a bracket, or the factors that follow."""
+        exponent = self._exponent_of_function()
+        if exponent == ("number", Fraction(-1)) and name in _TRIGONOMETRIC:
+            name, exponent = "arc" + name, None
+        tree = (name, self._argument(), *more)
+        return tree if exponent is None else ("power", tree, exponent)
+
+    def _exponent_of_function(self) -> Tree | None:
+        return self._exponent() if self._take("^") else None
+
+    def _argument(self) -> Tree:
+        if self._is("(", "{", "["):
+            closing = {"(": ")", "{": "}", "[": "]"}[self.token[1]]
+            argument = self._group(self.token[1], closing)
+            return argument
+        negative = self._sign()
+        tree = self._factor()
+        while self._starts_factor() and not self._is("(", "[", "|", "{") and not self._starts_function():
+            tree = ("multiply", tree, self._factor())
+        if tree[0] == "number" and self._is("("):
+            tree = ("multiply", tree, self._factor())
+        if self._is("/"):
+            raise Unreadable("a slash after the bare argument of a function")
+        return self._negated(tree) if negative else tree
+
+    def _starts_function(self) -> bool:
+        kind, text = self.token
+        name = text.removeprefix("\\")
+        return (kind in ("command", "mark")) and (name in FUNCTIONS or name in ("log", "lg"))
