@@ -194,7 +194,7 @@ def main() -> None:
     for value, golds in ((True, VALUES), (False, OTHERS)):
         for gold in golds:
             for copy in copies(gold, value):
-                response = copy if r"\boxed" in copy else rf"Therefore \boxed{{{copy}}}."
+                response = copy if r"\boxed" in copy else rf"Hence \boxed{{{copy}}}."
                 number = len(rows) + 1
                 rows.append(
                     dict(id=f"mutated-{number:04d}", gold=gold, response=response, expected=0.0, reason="wrong")
