@@ -13,14 +13,12 @@ left.
 
 from functools import partial
 
-import torch
-import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
-from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.import_utils import load_extern_object
 
+from recipes.common import data_plane
+from recipes.common.data_plane import KVBatchMeta
 from recipes.common.groups import Group, Sample, group_by_prompt, settle
 from recipes.common.reward_faults import BLOCK, RewardFaults
 from recipes.common.settings import read
@@ -72,50 +70,27 @@ class GroupedTrainer(PPOTrainerSync):
             for sample in group.samples
             if sample.key in settlement.rewards and sample.result is not judged[sample.key]
         }
-        self._write_rewards(batch, written)
+        data_plane.write_rewards(batch, written)
         if not settlement.dropped:
             return batch
-        tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
-        tags = dict(zip(batch.keys, batch.tags, strict=True))
-        kept = [key for key in batch.keys if key in settlement.rewards]
-        return KVBatchMeta(
-            partition_id=batch.partition_id,
-            keys=kept,
-            tags=[tags[key] for key in kept],
-            extra_info=dict(batch.extra_info or {}),
-        )
+        data_plane.clear(batch.partition_id, settlement.dropped)
+        return data_plane.select(batch, settlement.rewards)
 
     def read_groups(self, batch: KVBatchMeta) -> list[Group]:
         """The batch as groups of decoded responses with their verdicts; a reward without one counts as a Score."""
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-        responses = data["responses"].unbind()
+        columns = data_plane.read(batch, *FIELDS)
+        responses, rewards = columns.pop("responses"), columns.pop("rm_scores")
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in responses], skip_special_tokens=True)
-        scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
-        columns = {name: list(data[name]) for name in FIELDS[2:] if name in data}
         samples = []
         for position, key in enumerate(batch.keys):
-            fields = {name: getattr(values[position], "data", values[position]) for name, values in columns.items()}
+            fields = {name: values[position] for name, values in columns.items()}
             info = (fields.pop("extra_fields", None) or {}).get("reward_extra_info") or {}
-            samples.append(
-                Sample(key, texts[position], _verdict(info, scores[position]), len(responses[position]), fields)
-            )
+            verdict = _verdict(info, float(rewards[position].sum()))
+            samples.append(Sample(key, texts[position], verdict, len(responses[position]), fields))
         return group_by_prompt(samples)
 
     def _write_rewards(self, batch: KVBatchMeta, rewards: dict[str, float]) -> None:
-        """Put the rewards that a hook wrote on the last token of their responses; the others stay as verl holds
-        them."""
-        keys = [key for key in batch.keys if key in rewards]
-        if not keys:
-            return
-        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
-        rows = []
-        for key, row in zip(keys, data["rm_scores"].unbind(), strict=True):
-            written = torch.zeros_like(row)
-            written[-1] = rewards[key]
-            rows.append(written)
-        nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-        fields = TensorDict({"rm_scores": nested}, batch_size=len(keys))
-        tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=fields)
+        data_plane.write_rewards(batch, rewards)
 
 
 def _verdict(info: dict, score: float) -> Result:

@@ -5,12 +5,12 @@ are complete before it trains, and the new weights are in every engine before th
 """
 
 from omegaconf import DictConfig
-from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager, CheckpointEngineRegistry
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import import_external_libs
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from recipes.common.data_plane import KVBatchMeta
 from recipes.common.split_resources import is_split, rollout_devices
 from recipes.errors import EnvironmentProblem, StaleRollout
 
