@@ -176,7 +176,7 @@ def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0)
     ray_init = config.ray_kwargs.ray_init
     with open_dict(config.ray_kwargs):
         environment = {name: os.environ[name] for name in FORWARDED if name in os.environ}
-        runtime_env = OmegaConf.to_container(ray_init.get("runtime_env") or {}) or {}
+        runtime_env = OmegaConf.to_container(OmegaConf.create(ray_init.get("runtime_env") or {}))
         runtime_env["env_vars"] = {**environment, **(runtime_env.get("env_vars") or {})}
         ray_init.runtime_env = runtime_env
         if cluster is not None:
@@ -186,6 +186,8 @@ def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0)
         ray_init.address = "local"
         if device == "cpu":
             devices = _devices(config) + more_devices
+            # Ray refuses more logical devices than this names, and "" is how users hide a GPU from a CPU run.
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             ray_init.num_gpus = ray_init.get("num_gpus") or devices
             ray_init.num_cpus = ray_init.get("num_cpus") or max(os.cpu_count() or 1, 4 + 4 * devices)
 

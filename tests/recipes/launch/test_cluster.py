@@ -1,5 +1,7 @@
 """Which devices a run asks of the machine it starts on."""
 
+import os
+
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -31,3 +33,12 @@ def test_missing_accelerators_are_counted_with_every_pool_before_ray_starts(aske
         EnvironmentProblem, match=f"this machine has {found} devices and the run wants {wanted} .*RAY_ADDRESS"
     ):
         cluster.check_machine(asked, "cuda", more)
+
+
+def test_a_cpu_run_starts_where_the_user_has_hidden_the_gpus(monkeypatch):
+    """Ray refuses num_gpus=2 beside CUDA_VISIBLE_DEVICES="", although these devices are only counted."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    asked = OmegaConf.merge(config(), OmegaConf.create({"ray_kwargs": {"ray_init": {}}}))
+    cluster.prepare_ray(asked, "cpu", None)
+    assert asked.ray_kwargs.ray_init.num_gpus == 2
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
