@@ -1,17 +1,17 @@
-"""Who wrote a response: the mask an engine returned against its recomputation, and the numbers told about it."""
+"""Verify which model wrote each token; count tokens, turns and coins per author."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from vllm_patches.tandem.outputs import AuthorshipError, check_authorship
+from vllm_patches.tandem.outputs import AuthorshipError, check_authors, check_shape
 from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams, request_key
 
 TRAINING, VALIDATION = 0, 1
 
 
 def response_identity(index: int, step: int, sample: int, validation: bool) -> int:
-    """The identity that keys a response's author coins: a function of its place in the run, never of a random uid.
+    """Derive the key of a response's author coins from its place in the run, never from a random uid.
 
     Args:
         index: `extra_info.index` of the prompt's dataset row.
@@ -56,9 +56,9 @@ class Authorship:
         }
 
     def deviation(self, prob_senior: float) -> float:
-        """Standard deviations between the senior's share of redraws and `prob_senior`; 0 without redraws.
+        """Distance of the senior's share of redraws from `prob_senior`, in standard deviations; 0 without redraws.
 
-        Over redraws and not over tokens: a coin does not know how long the words of either model are.
+        Over redraws and not over tokens, whose share also depends on how long the words of either model are.
         """
         expected, variance = prob_senior * self.redraws, prob_senior * (1 - prob_senior) * self.redraws
         distance = abs(self.senior_redraws - expected)
@@ -76,7 +76,7 @@ def _ratio(numerator: int, denominator: int) -> float:
 
 
 def count_authorship(mask: Sequence[int], redraws: Iterable[int] = ()) -> Authorship:
-    """The counts of one response, given its mask and the authors that its coins chose."""
+    """Count tokens, turns and coins of one response, given its mask and the author that each coin chose."""
     drawn = list(redraws)
     turns = sum(1 for i, author in enumerate(mask) if i == 0 or author != mask[i - 1])
     return Authorship(1, len(mask), sum(mask), turns, len(drawn), sum(drawn))
@@ -85,7 +85,7 @@ def count_authorship(mask: Sequence[int], redraws: Iterable[int] = ()) -> Author
 def replay(
     token_ids: Sequence[int], params: ScheduleParams, boundary_ids: Collection[int]
 ) -> tuple[list[int], list[int]]:
-    """The mask of a response from its tokens alone, `(T,)`, and the authors its coins chose, one per coin used."""
+    """Recompute from a response's tokens alone its mask, `(T,)`, and the author that each coin in use chose."""
     schedule = AuthorSchedule(params, boundary_ids)
     mask, drawn, coins = [], [], 0
     for token_id in token_ids:
@@ -100,22 +100,24 @@ def replay(
 def verified(
     mask: object, token_ids: Sequence[int], params: ScheduleParams, boundary_ids: Collection[int]
 ) -> Authorship:
-    """Check an engine's mask against the response and its schedule; return the counts.
+    """Verify which model wrote each token of a response, and count per author.
 
     Args:
         mask: what the engine returned, one int per emitted token, 1 = senior, 0 = junior.
         token_ids: the emitted tokens.
-        params: what the response was decoded with.
+        params: the schedule the response was decoded with.
         boundary_ids: the strategy's boundary set.
 
     Raises:
         AuthorshipError: no mask, another length than the response, values other than 0 and 1, or authors that the
-            schedule does not give. Under `word_align='before'` the authors depend on samples that were not emitted,
-            so that they cannot be held against the schedule.
+            schedule does not give. Under `word_align='before'` the authors depend on samples that were not emitted, so
+            that only length and values are checked.
     """
     if mask is not None and not isinstance(mask, list | tuple):
         raise AuthorshipError(f"the authorship mask is {type(mask).__name__}; expected a list of 0 and 1")
-    checked = check_authorship(token_ids, mask, params, boundary_ids)
+    checked = check_shape(token_ids, mask)
     if params.word_align == "before":
         return count_authorship(checked)
-    return count_authorship(checked, replay(token_ids, params, boundary_ids)[1])
+    expected, drawn = replay(token_ids, params, boundary_ids)
+    check_authors(checked, expected)
+    return count_authorship(checked, drawn)

@@ -1,6 +1,7 @@
 """Refusal, before anything starts, of configurations in which tandem training would run wrong."""
 
 import asyncio
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from recipes.common.settings import read
 from recipes.errors import ConfigError, DataError
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
-from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError
 from recipes.tandem.portable.settings import PortableSettings
 from recipes.tandem.settings import BLOCK, TandemSettings
+from reward_fns.endpoint import Endpoint
+from reward_fns.errors import EndpointError
 from vllm_patches.tandem.config import TandemConfig, check_models
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
@@ -72,8 +74,8 @@ def _check_portable(config: DictConfig, settings: TandemSettings, section: objec
     _check_both_models(portable.schedule, config.actor_rollout_ref.model)
     _check_identities(config)
     try:
-        served = asyncio.run(JuniorEndpoint(portable).served_models())
-    except JuniorEndpointError as error:
+        served = asyncio.run(Endpoint(dataclasses.replace(portable.endpoint, attempts=2)).served_models())
+    except EndpointError as error:
         raise ConfigError(f"algorithm.tandem.portable.junior_url: {error}") from error
     if portable.junior_name not in served:
         raise ConfigError(

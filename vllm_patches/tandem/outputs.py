@@ -38,6 +38,18 @@ def check_authorship(
         AuthorshipError: no mask, one of another length, values other than 0 and 1, or other authors than the schedule
             names. Under ``word_align='before'`` the authors cannot be recomputed and only the first three are checked.
     """
+    mask = check_shape(token_ids, mask)
+    if params.word_align != "before":
+        check_authors(mask, authorship([*resumed, *token_ids], params, boundary_ids)[len(resumed) :])
+    return mask
+
+
+def check_shape(token_ids: Sequence[int], mask: Sequence[int] | None) -> list[int]:
+    """The mask as a list, one 0 or 1 for each token.
+
+    Raises:
+        AuthorshipError: no mask, one of another length, or values other than 0 and 1.
+    """
     if mask is None:
         raise AuthorshipError("the engine returned no authorship mask; is this a tandem engine, and did it finish?")
     mask = list(mask)
@@ -45,13 +57,18 @@ def check_authorship(
         raise AuthorshipError(f"the authorship mask has {len(mask)} entries for {len(token_ids)} tokens")
     if not set(mask) <= {0, 1}:
         raise AuthorshipError(f"the authorship mask holds {sorted(set(mask) - {0, 1})}; expected 0 and 1 only")
-    if params.word_align == "before":
-        return mask
-    expected = authorship([*resumed, *token_ids], params, boundary_ids)[len(resumed) :]
+    return mask
+
+
+def check_authors(mask: Sequence[int], expected: Sequence[int]) -> None:
+    """Compare a mask with the authors that the schedule names.
+
+    Raises:
+        AuthorshipError: they differ at some token.
+    """
     if mask != expected:
         first = next(i for i, (found, want) in enumerate(zip(mask, expected, strict=True)) if found != want)
         raise AuthorshipError(
             f"token {first} is marked as author {mask[first]}, and the schedule names {expected[first]}; the engine "
             "ran with other tandem settings than the client assumes"
         )
-    return mask

@@ -9,12 +9,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from recipes.common.settings import read
 from recipes.tandem.adapters.agent_loop import TandemAgentLoop
 from recipes.tandem.portable.joint_writer import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
-from recipes.tandem.portable.junior_endpoint import JuniorEndpoint
 from recipes.tandem.portable.settings import BLOCK, PortableSettings
+from reward_fns.endpoint import Endpoint
 from vllm_patches.tandem.outputs import AuthorshipError
 
 # verl builds a loop per response; connections are kept between them.
-_junior_endpoints: dict[tuple[str, str], JuniorEndpoint] = {}
+_junior_endpoints: dict[tuple[str, str], Endpoint] = {}
 
 
 class PortableTandemAgentLoop(TandemAgentLoop):
@@ -25,7 +25,7 @@ class PortableTandemAgentLoop(TandemAgentLoop):
         settings = read(PortableSettings, self.config.algorithm.tandem.portable, BLOCK)
         address = (settings.junior_url, settings.junior_name)
         if address not in _junior_endpoints:
-            _junior_endpoints[address] = JuniorEndpoint(settings)
+            _junior_endpoints[address] = Endpoint(settings.endpoint)
         rollout = self.rollout_config
         self.server_manager = JointWriter(
             self.server_manager,

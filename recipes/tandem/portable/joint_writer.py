@@ -1,17 +1,20 @@
-"""The portable path in verl: the senior on any of verl's engines, the junior behind an OpenAI-compatible endpoint.
+"""Generate a response with the senior on any of verl's engines and the junior behind an OpenAI-compatible endpoint.
 
-:class:`JointWriter` stands where an agent loop expects verl's server: asked for one response, it lets the two engines
-write it in turns (``handover.py``) and answers as a tandem engine would, mask included.
+:class:`JointWriter` takes the place of verl's server in an agent loop: for one response it lets the two engines write
+in turns (``handover.py``) and returns what a tandem engine would, mask included.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
 
 from recipes.tandem.portable.handover import write_jointly
-from recipes.tandem.portable.junior_endpoint import JuniorEndpoint, JuniorEndpointError
 from recipes.tandem.portable.settings import PortableSettings
+from reward_fns.completions import Answer
+from reward_fns.endpoint import Endpoint
+from reward_fns.errors import EndpointError
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import CONFIG_KEY, request_settings
 from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
@@ -28,7 +31,7 @@ class JointWriter:
     def __init__(
         self,
         senior: Any,
-        junior: JuniorEndpoint,
+        junior: Endpoint,
         settings: PortableSettings,
         boundaries: BoundarySets,
         stop_ids: Collection[int],
@@ -82,7 +85,15 @@ class JointWriter:
             return written
 
         async def junior(token_ids: Sequence[int], max_tokens: int, seed: int) -> list[int]:
-            return await self._junior.write(token_ids, max_tokens, sampling)
+            return await self._junior.complete(
+                token_ids,
+                max_tokens=max_tokens,
+                temperature=sampling["temperature"],
+                top_p=sampling["top_p"],
+                top_k=sampling["top_k"],
+                return_token_ids=True,
+                read=functools.partial(written_token_ids, most=max_tokens),
+            )
 
         alone = params.selection_strategy == "senior"
         try:
@@ -95,7 +106,7 @@ class JointWriter:
                 max_tokens=longest,
                 chunk_tokens=longest if alone else self._settings.chunk_tokens,
             )
-        except JuniorEndpointError as error:
+        except EndpointError as error:
             return TokenOutput(token_ids=[], extra_fields={ENDPOINT_FAULT: f"the junior's endpoint {error}"})
         mask = response.authorship_mask
         return TokenOutput(
@@ -106,3 +117,15 @@ class JointWriter:
             extra_fields={"kv_transfer_params": {AUTHORSHIP_KEY: mask}}
             | (dict(zip(VERSION_KEYS, (min(versions), max(versions)), strict=True)) if versions else {}),
         )
+
+
+def written_token_ids(answer: Answer, most: int) -> list[int]:
+    """The token ids that the junior wrote, a stop token included.
+
+    Raises:
+        ValueError: none, or more than `most`.
+    """
+    token_ids = answer.completions[0].token_ids
+    if not token_ids or len(token_ids) > most:
+        raise ValueError(f"expected 1 to {most} token ids, found {token_ids!r}; vLLM's server knows return_token_ids")
+    return list(token_ids)

@@ -8,6 +8,7 @@ from pydantic import Field
 from recipes.common.settings import Count, CountOrZero, Positive
 from recipes.errors import ConfigError
 from recipes.tandem.engine_settings import tandem_config
+from reward_fns.endpoint import EndpointSettings
 from vllm_patches.tandem.config import TandemConfig
 
 BLOCK = "algorithm.tandem.portable"
@@ -45,4 +46,16 @@ class PortableSettings:
 
     @property
     def schedule(self) -> TandemConfig:
+        """Who writes which token."""
         return tandem_config(self.tandem_config)
+
+    @property
+    def endpoint(self) -> EndpointSettings:
+        """How the junior's endpoint is asked; its key comes from TANDEM_JUNIOR_API_KEY."""
+        return EndpointSettings(
+            self.junior_url,
+            self.junior_name,
+            key_variable="TANDEM_JUNIOR_API_KEY",
+            timeout=self.timeout,
+            attempts=self.max_retries + 1,
+        )

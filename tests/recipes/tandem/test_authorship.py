@@ -70,6 +70,25 @@ def test_replay_is_the_engines_recomputation_and_counts_each_coin_once(tokens, r
     assert len(drawn) == runs
 
 
+def test_a_response_is_replayed_once(monkeypatch):
+    from recipes.tandem import authorship as module
+    from vllm_patches.tandem import schedule
+
+    made = []
+
+    class Counted(schedule.AuthorSchedule):
+        def __init__(self, *args):
+            made.append(args)
+            super().__init__(*args)
+
+    params = params_of("word")
+    mask = authorship(range(30), params, BOUNDARY)
+    monkeypatch.setattr(schedule, "AuthorSchedule", Counted)
+    monkeypatch.setattr(module, "AuthorSchedule", Counted)
+    verified(mask, range(30), params, BOUNDARY)
+    assert len(made) == 1
+
+
 def test_strategies_without_coins_have_no_redraws():
     for name in ("alternating", "chunk", "sentence", "senior", "junior"):
         assert replay(range(20), params_of(name), BOUNDARY)[1] == []

@@ -134,47 +134,6 @@ def test_micro_batches_do_not_matter(batch, splits):
         torch.testing.assert_close(split, whole)
 
 
-def test_p_of_one_is_plain_grpo_bit_for_bit(batch):
-    """The parameters after an update, from the mask of an engine whose senior writes everything."""
-    from recipes.tandem.authorship import verified
-    from vllm_patches.tandem.schedule import ScheduleParams, authorship
-
-    rows, _, _, rewards = batch
-    generator = torch.Generator().manual_seed(3)
-    tokens = [torch.randint(0, VOCABULARY, (length,), generator=generator) for length in LENGTHS]
-
-    def updated(masks):
-        head = torch.nn.Linear(8, VOCABULARY)
-        with torch.no_grad():
-            head.weight.copy_(torch.randn(VOCABULARY, 8, generator=torch.Generator().manual_seed(1)))
-            head.bias.zero_()
-        optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
-        states = [
-            torch.randn(length, 8, generator=torch.Generator().manual_seed(20 + i)) for i, length in enumerate(LENGTHS)
-        ]
-        advantages = advantages_of(masks, rewards)
-        for _ in range(2):
-            new = [
-                head(state).log_softmax(-1).gather(1, ids[:, None])[:, 0]
-                for state, ids in zip(states, tokens, strict=True)
-            ]
-            record = [{"new": n.detach(), "old": row["old"]} for n, row in zip(new, rows, strict=True)]
-            for n, g in zip(new, gradient(record, masks, advantages), strict=True):
-                n.backward(g, retain_graph=True)
-            optimizer.step()
-            optimizer.zero_grad()
-        return torch.cat([p.detach().flatten() for p in head.parameters()])
-
-    tandem = []
-    for request, ids in enumerate(tokens):
-        params = ScheduleParams(prob_senior=1.0, request=request)
-        mask = authorship(ids.tolist(), params, {0, 5})
-        verified(mask, ids.tolist(), params, {0, 5})
-        tandem.append(torch.tensor(mask))
-    plain = [torch.ones(length, dtype=torch.long) for length in LENGTHS]
-    assert torch.equal(updated(tandem), updated(plain))
-
-
 def test_a_response_without_senior_tokens_only_shapes_the_baseline(batch):
     rows, masks, _, rewards = batch
     masks = [torch.zeros_like(masks[0]), *masks[1:]]
