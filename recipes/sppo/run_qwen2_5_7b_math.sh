@@ -1,44 +1,6 @@
 #!/usr/bin/env bash
 # SPPO as verl's recipe published it: Qwen2.5-7B-Instruct on MATH, 20 epochs (140 steps), 4 GPUs of 80 GB.
 # Prepare the data first: python examples/data_preparation/math_dataset.py
-# Knobs are the variables below; WANDB_API_KEY and WANDB_ENTITY are read from the environment by wandb itself.
-set -euo pipefail
-
-MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-7B-Instruct}
-TRAIN_FILES=${TRAIN_FILES:-outputs/data/math/train.parquet}
-VAL_FILES=${VAL_FILES:-outputs/data/math/test.parquet}
-PRESET=${PRESET:-verl}                                  # verl | paper
-ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
-TP=${TP:-1}
-GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.3}
-MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-0}             # above 0: packed micro-batches of at most so many tokens
-OFFLOAD=${OFFLOAD:-false}                               # true: parameters and optimizer rest in host memory
-NGPUS=${NGPUS:-4}
-NNODES=${NNODES:-1}
-LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
-PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-sppo_qwen2_5_7b_math_${PRESET}}
-
-packing=()
-if [ "${MAX_TOKENS_PER_GPU}" -gt 0 ]; then
-  packing=(
-    actor_rollout_ref.actor.use_dynamic_bsz=true
-    actor_rollout_ref.actor.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}"
-  )
-fi
-
-exec python3 -m recipes.sppo.main scale=qwen2_5_7b_math preset="${PRESET}" \
-  data.train_files="${TRAIN_FILES}" \
-  data.val_files="${VAL_FILES}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
-  actor_rollout_ref.rollout.name="${ROLLOUT}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  ${packing[@]+"${packing[@]}"} "$@"
+# PRESET is verl, paper or iterative; the other knobs stand on top of train.sh.
+export SCALE=qwen2_5_7b_math PRESET="${PRESET:-verl}" MODEL_PATH="${MODEL_PATH:-Qwen/Qwen2.5-7B-Instruct}"
+exec bash "$(dirname "${BASH_SOURCE[0]}")/train.sh" "$@"

@@ -58,7 +58,7 @@ SENTENCES = {
     "portable without a junior": "algorithm.tandem.portable.junior_url must be a valid string, found None",
     "portable on the tandem engine": "the portable path runs on an ordinary engine",
     "portable with another loop": "go together; take preset=portable",
-    "nobody at the junior's address": "algorithm.tandem.portable.junior_url: http://127.0.0.1:1/v1/models cannot be reached",
+    "nobody at the junior's address": "junior_url: http://127.0.0.1:1/v1/models cannot be reached",
 }
 JUNIOR = [
     "algorithm.tandem.portable.junior_url=http://127.0.0.1:1/v1",
