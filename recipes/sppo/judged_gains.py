@@ -49,7 +49,7 @@ async def _judge_group(judge: Judge, group: Group) -> tuple[int, int]:
     try:
         rates = win_rates(await judge.preference_matrix(question, [sample.response for sample in samples]))
     except RuntimeError as error:
-        # The endpoint refuses us, which no other request will change.
+        # the endpoint refuses every request
         rates = [Fail(str(error))] * len(samples)
     judged = 0
     for sample, rate in zip(samples, rates, strict=True):

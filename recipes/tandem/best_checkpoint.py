@@ -5,12 +5,14 @@ import os
 import shutil
 from pathlib import Path
 
+from recipes.common import files
+
 RECORD = "best.json"
 FOLDER = "best"
 
 
 def read_record(directory: Path) -> dict | None:
-    """What `best` holds: {"step", "metric", "value"}; None when there is none.
+    """Read the record of `best`: {"step", "metric", "value"}; None when there is none.
 
     Raises:
         ValueError: the record is not what `keep_best` writes.
@@ -42,8 +44,7 @@ def keep_best(directory: Path, step: int, metric: str, value: float) -> bool:
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
     shutil.copytree(source, partial / source.name, copy_function=_link_or_copy)
-    record_file = partial / RECORD
-    record_file.write_text(json.dumps({"step": step, "metric": metric, "value": value}) + "\n", encoding="utf-8")
+    files.write_json(partial / RECORD, {"step": step, "metric": metric, "value": value}, indent=None)
     if target.exists():
         os.replace(target, former)
     os.replace(partial, target)

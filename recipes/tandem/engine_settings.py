@@ -1,4 +1,4 @@
-"""`engine_kwargs.vllm.tandem_config`: the published names beside ours, and the engine arguments that come of it."""
+"""Read `engine_kwargs.vllm.tandem_config`, published names included, and turn it into engine arguments."""
 
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -29,7 +29,7 @@ DECIDED_BY_ENGINE = {
 
 
 def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The settings under our names, and one notice per published name that was read.
+    """Return the settings under our names, and one notice per published name that was read.
 
     A published name wins over ours, since ours is always there, from the recipe's yaml. Settings that are None are left
     out: the engine's defaults hold.
@@ -67,7 +67,7 @@ _PUBLISHED = {*ALIASES, *DECIDED_BY_ENGINE, "enabled", "tandem_jr_tkn_weight"}
 
 
 def tandem_config(section: Mapping[str, Any]) -> TandemConfig:
-    """The checked settings of an engine.
+    """Return the checked settings of an engine.
 
     Raises:
         ConfigError: an unknown key, no junior, or a value outside its range.

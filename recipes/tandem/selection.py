@@ -1,4 +1,4 @@
-"""Which checkpoint is best: pass@k macro-averaged over benchmarks, from the verdicts of one validation."""
+"""Score a checkpoint: pass@k macro-averaged over benchmarks, from the verdicts of one validation."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def pass_at_k(judged: int, right: int, k: int) -> float:
 def macro_pass_at_k(
     verdicts: Iterable[Problem], k: int, benchmarks: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[float, dict[str, float], int]:
-    """The mean over benchmarks of the mean pass@k over their problems.
+    """Average over benchmarks the mean pass@k of their problems.
 
     Args:
         verdicts: the problems of a validation.

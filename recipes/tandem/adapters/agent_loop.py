@@ -1,7 +1,7 @@
-"""The agent loop `tandem`: one turn, whose response mask is the authorship mask.
+"""Agent loop `tandem`: generate one turn and set its response mask to the verified authorship mask.
 
-A fault of the mask must stop the run. verl regenerates or drops a session that raises, so the fault travels as the
-session's verdict, and the trainer raises it.
+A faulty mask must stop the run. verl regenerates or drops a session that raises, so the fault is returned as the
+session's reward information, and the trainer raises it.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _boundary_sets: dict[str, BoundarySets] = {}
 
 
 class TandemAgentLoop(SingleTurnAgentLoop):
-    """verl's single-turn loop on a tandem engine; validation prompts say whether the senior writes alone."""
+    """Run verl's single-turn loop on a tandem engine; validation prompts say whether the senior writes alone."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -41,7 +41,7 @@ class TandemAgentLoop(SingleTurnAgentLoop):
         self.boundaries = _boundary_sets[key]
 
     def settings(self) -> Mapping[str, Any]:
-        """The block that says who writes which token."""
+        """Return the block of settings that decides who writes which token."""
         return self.rollout_config.engine_kwargs["vllm"][SECTION]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs) -> AgentLoopOutput:
@@ -56,11 +56,15 @@ class TandemAgentLoop(SingleTurnAgentLoop):
         try:
             self._write_mask(output, returned, extra)
         except AuthorshipError as error:
-            self._condemn(output, str(error))
+            self._report_fault(output, str(error))
         return output
 
     def _write_mask(self, output: AgentLoopOutput, returned: object, extra: dict[str, Any]) -> None:
-        """Put the authors on the emitted tokens; tokens that verl's token builder added are nobody's."""
+        """Set the response mask to the verified authors; tokens that verl's token builder added get 0.
+
+        Raises:
+            AuthorshipError: the mask that the engine returned is faulty.
+        """
         emitted = [position for position, trained in enumerate(output.response_mask) if trained]
         if isinstance(returned, list) and len(output.response_ids) == self.response_length:
             # The loop cuts a response at the response length; the engine's mask is cut alike.
@@ -74,8 +78,8 @@ class TandemAgentLoop(SingleTurnAgentLoop):
         output.response_mask = mask
         output.extra_fields[COUNTS] = dataclasses.asdict(counts)
 
-    def _condemn(self, output: AgentLoopOutput, fault: str) -> None:
-        """Nothing of this response may be trained, and the trainer must hear why."""
+    def _report_fault(self, output: AgentLoopOutput, fault: str) -> None:
+        """Exclude the response from training and pass the fault on to the trainer."""
         if not output.response_ids:
             output.response_ids = [self.tokenizer.eos_token_id]
         output.response_mask = [0] * len(output.response_ids)

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class TandemHttpServer(vLLMHttpServer):
-    """Takes `engine_kwargs.vllm.tandem_config` and starts the engine with what it stands for."""
+    """Start vLLM with the engine arguments that `engine_kwargs.vllm.tandem_config` stands for."""
 
     def _validate_configs(self) -> None:
         super()._validate_configs()
@@ -38,5 +38,5 @@ class TandemReplica(vLLMReplica):
         self.server_class = ray.remote(TandemHttpServer)
 
     def _get_server_name_prefix(self) -> str:
-        # The training worker's adapter looks its server up by the rollout's name.
+        # the training worker's adapter finds its server by the rollout's name
         return f"{self.config.name}_"

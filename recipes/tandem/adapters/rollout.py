@@ -1,4 +1,4 @@
-"""verl's agent-loop manager, which tells validation prompts from training prompts."""
+"""verl's agent-loop manager, which marks validation prompts with their authors."""
 
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils as tu
@@ -7,7 +7,7 @@ from recipes.tandem.adapters.agent_loop import SOLO, VALIDATION_AUTHORS
 
 
 class TandemAgentLoopManager(AgentLoopManagerTQ):
-    """Writes who is to author a validation response beside the prompt; verl's loops cannot tell validation otherwise.
+    """Add to each validation prompt who writes its response; verl's loops cannot recognise validation otherwise.
 
     Attributes:
         validation_authors: `solo` or `joint`, set by the trainer before each validation pass.

@@ -1,6 +1,6 @@
-"""The V1 trainer of the recipe: refuses faulty authorship, logs who wrote, keeps the best checkpoint.
+"""V1 trainer `tandem`: stop on faulty authorship, log shares per author, keep the best checkpoint.
 
-Registered as `tandem`. The update is verl's own GRPO: the response mask, which is the authorship mask, gates loss,
+The update is verl's own GRPO: the response mask, which is the authorship mask, gates loss,
 normaliser and advantages. The baselines run on the same trainer with an ordinary engine, so that their checkpoints are
 chosen by the same measure.
 """
@@ -32,7 +32,7 @@ PASS_METRIC = "val-core/macro/pass@{}"
 
 
 class TandemTrainer(GroupedTrainer):
-    """`GroupedTrainer` that stops on a response whose author is in doubt."""
+    """`GroupedTrainer` that stops on a response whose authorship is not verified."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -51,7 +51,7 @@ class TandemTrainer(GroupedTrainer):
         return super().settle_groups(batch, metrics)
 
     def check_authorship(self, batch: KVBatchMeta) -> dict[str, float]:
-        """The step's authorship as metrics.
+        """Check the authorship of a step's responses and return its metrics.
 
         Raises:
             AuthorshipError: a response without a verified mask, or coins that fell on the senior implausibly often.
@@ -110,7 +110,7 @@ class TandemTrainer(GroupedTrainer):
         return super()._validate()
 
     def _validate_jointly_beside(self) -> dict[str, float]:
-        """The pair's validation under `val-joint-*`, its dump in a folder of its own."""
+        """Validate the pair, with metrics under `val-joint-*` and the dump in a folder of its own."""
         folder = self.config.trainer.get("validation_data_dir", None)
         with open_dict(self.config):
             self.config.trainer.validation_data_dir = folder and f"{folder}/joint"

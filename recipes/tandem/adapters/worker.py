@@ -4,5 +4,7 @@ from verl.workers.rollout.vllm_rollout import ServerAdapter
 
 
 class TandemServerAdapter(ServerAdapter):
-    """verl's adapter for vLLM servers, under this rollout's name: the senior is synchronised by its plain names, and
-    the junior stands outside the model that receives them."""
+    """verl's adapter for vLLM servers under this rollout's name.
+
+    The senior receives weights by its plain names; the junior is no part of the model that receives them.
+    """

@@ -1,4 +1,4 @@
-"""The agent loop `tandem_portable`: the loop `tandem` over two engines that know nothing of each other."""
+"""Agent loop `tandem_portable`: the loop `tandem` over two independent engines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _junior_endpoints: dict[tuple[str, str], Endpoint] = {}
 
 
 class PortableTandemAgentLoop(TandemAgentLoop):
-    """Senior on verl's own server, junior behind `algorithm.tandem.portable.junior_url`."""
+    """Generate with the senior on verl's own server and the junior behind `algorithm.tandem.portable.junior_url`."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -43,7 +43,7 @@ class PortableTandemAgentLoop(TandemAgentLoop):
     async def run(self, sampling_params: dict[str, Any], **kwargs) -> AgentLoopOutput:
         output = await super().run(sampling_params, **kwargs)
         for key in VERSION_KEYS:
-            # A response without a senior's token has asked no engine of verl's, which would have told its version.
+            # a response without a senior token made no request to verl's engine, which would have returned its version
             if output.extra_fields.get(key) is None:
                 output.extra_fields[key] = int(kwargs["global_steps"]) - 1
         return output
@@ -55,7 +55,7 @@ class PortableTandemAgentLoop(TandemAgentLoop):
 
 
 def stop_ids(tokenizer) -> set[int]:
-    """The tokens at which an engine ends a response: the tokenizer's, and those of the model's generation config."""
+    """Return the token ids that end a response: the tokenizer's, and those of the model's generation config."""
     stops = {tokenizer.eos_token_id}
     try:
         stored = GenerationConfig.from_pretrained(tokenizer.name_or_path).eos_token_id

@@ -1,9 +1,9 @@
-"""The portable path: two ordinary engines write one response, cut at each change of author.
+"""Generate one response with two ordinary engines, cut at each change of author.
 
 Who writes the next token depends only on the tokens emitted so far and on coins drawn beforehand, so the position of a
-change of author is a stopping time: the current author may be asked for a few tokens more than it will write, and the
-rest thrown away, without changing the distribution of the response. Engines that the vLLM plug-in refuses can so decode
-in tandem, at one request per chunk.
+change of author is a stopping time: the current author may generate a few tokens more than it will write, and the rest
+is discarded, without changing the distribution of the response. Engines that the vLLM plug-in refuses can decode in
+tandem this way, at one request per chunk.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ async def write_jointly(
     max_tokens: int,
     chunk_tokens: int = 8,
 ) -> JointResponse:
-    """Let senior and junior write a response to `prompt_ids`.
+    """Generate a response to `prompt_ids` with senior and junior in turns.
 
     Args:
         prompt_ids: token ids of the prompt.

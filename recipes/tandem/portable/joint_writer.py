@@ -26,7 +26,7 @@ VERSION_KEYS = ("min_global_steps", "max_global_steps")
 
 
 class JointWriter:
-    """Answers for a tandem engine: senior and junior write each response in turns."""
+    """Generate as a tandem engine would: senior and junior write each response in turns."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class JointWriter:
         response_length: int,
         context_length: int,
     ):
-        """Name the two.
+        """Store both models and the limits of a response.
 
         Args:
             senior: verl's server, as an agent loop gets it.
-            junior: the other author.
+            junior: the junior's endpoint.
             settings: the block `algorithm.tandem.portable`.
             boundaries: the tokens at which authors may change, by kind.
             stop_ids: tokens that end a response, whoever emits them.
@@ -56,9 +56,9 @@ class JointWriter:
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **kwargs: Any
     ) -> TokenOutput:
-        """One response, `(T,)`: tokens, the senior's log-probs at its own tokens (0 elsewhere), and the mask.
+        """Generate one response, `(T,)`: tokens, the senior's log-probs at its own tokens (0 elsewhere), and the mask.
 
-        A fault of the junior's endpoint comes back in ``extra_fields`` without a mask: verl would regenerate or drop a
+        A fault of the junior's endpoint is returned in ``extra_fields`` without a mask: verl would regenerate or drop a
         response whose loop raises.
         """
         sampling = dict(sampling_params)
@@ -120,7 +120,7 @@ class JointWriter:
 
 
 def written_token_ids(answer: Answer, most: int) -> list[int]:
-    """The token ids that the junior wrote, a stop token included.
+    """Read the token ids that the junior wrote, a stop token included.
 
     Raises:
         ValueError: none, or more than `most`.

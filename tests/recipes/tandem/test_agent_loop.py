@@ -122,7 +122,7 @@ def test_validation_is_solo_or_joint_as_told(tokenizer):
         (lambda right: [1] * len(right), "other tandem settings"),
     ],
 )
-def test_a_fault_condemns_the_response_and_stops_the_trainer(tokenizer, mask, sentence):
+def test_a_fault_excludes_the_response_and_stops_the_trainer(tokenizer, mask, sentence):
     output = run(Engine(mask), tokenizer)
     fields = output.as_dict()
     assert int(fields["response_mask"].sum()) == 0 and float(fields["rm_scores"].sum()) == 0

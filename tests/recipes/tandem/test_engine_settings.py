@@ -14,7 +14,7 @@ from recipes.tandem.engine_settings import (
     tandem_config,
 )
 
-README = (Path(recipes.tandem.__file__).parent / "README.md").read_text(encoding="utf-8")
+README = (Path(recipes.tandem.__file__).parent / "REFERENCE.md").read_text(encoding="utf-8")
 VALUES = {
     "frozen_model": "/models/junior",
     "frozen_model_revision": "main",

@@ -197,7 +197,7 @@ def test_a_passing_fault_of_the_endpoint_is_retried(junior, tokenizer):
         ),
     ],
 )
-def test_a_lasting_fault_condemns_the_response(junior, tokenizer, answer, sentence):
+def test_a_lasting_fault_excludes_the_response(junior, tokenizer, answer, sentence):
     junior.faults = [answer] * 20
     outputs = [run(Senior(), junior.url, tokenizer, index=index) for index in range(3)]
     (fault, *_) = [o.extra_fields["reward_extra_info"][FAULT] for o in outputs if "reward_extra_info" in o.extra_fields]
