@@ -66,7 +66,7 @@ def test_a_passing_fault_is_retried():
 
 def test_a_refusal_is_a_skip_at_once():
     verdict, asked = ask([400, scored(0.5)])
-    assert isinstance(verdict, Skip) and "status 400: busy" in verdict.reason and len(asked) == 1
+    assert isinstance(verdict, Skip) and "HTTP 400: busy" in verdict.reason and len(asked) == 1
     verdict, asked = ask([429, scored(0.5)])
     assert verdict == Score(0.5) and len(asked) == 2
 
@@ -74,12 +74,12 @@ def test_a_refusal_is_a_skip_at_once():
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (500, "status 500: busy"),
-        (scored(None), "expected one score"),
+        (500, "reward_model_http_500: "),
+        (scored(None), "reward_model_junk_reply: "),
         ({"data": [{"probs": [0.1, 0.9]}]}, "expected one score"),
-        ({"error": "no"}, "expected one score"),
+        ({"error": "no"}, "reward_model_junk_reply: "),
         (scored("nan"), "the score is nan"),
-        ("silence", "TimeoutError"),
+        ("silence", "reward_model_time_out: "),
     ],
 )
 def test_a_lasting_fault_is_a_skip_in_bounded_time(answer, reason):
