@@ -1,4 +1,7 @@
-"""The warm process that workers are forked from, as the parent sees it; its own side is `reward_fns.forked_worker`."""
+"""The fork server as the parent sees it: the process that has imported everything and forks workers on request.
+
+Its own side is `reward_fns.forked_worker`.
+"""
 
 import os
 import socket
@@ -9,12 +12,14 @@ from collections.abc import Sequence
 
 from reward_fns.errors import PoolError
 
-START_LIMIT = 120.0
-"""Seconds that the first import in the warm process may take."""
+START_LIMIT = 240.0
+"""Seconds that the first import in the fork server may take."""
+REPLY_LIMIT = 120.0
+"""Seconds for a fork; long, since a machine under load is no reason to give up the server."""
 
 
 class ForkServer:
-    """The warm process, started at first need and again whenever it is found dead."""
+    """The fork server, started at first need and again whenever it has died."""
 
     def __init__(self, preload: Sequence[str]):
         self._preload = tuple(preload)
@@ -27,36 +32,36 @@ class ForkServer:
         """A new worker.
 
         Returns:
-            Its process id, our end of its connection, and our end of the pipe on which it says that replies are there.
+            Its process id, our end of its connection, and our end of the pipe that wakes us when replies are there.
 
         Raises:
-            PoolError: the warm process could not be started.
+            PoolError: the fork server could not be started.
         """
         with self._lock:
             for attempt in (1, 2):
                 self._start()
                 ours, theirs = socket.socketpair()
-                bell, rope = os.pipe()
+                wake_pipe, its_end = os.pipe()
                 try:
                     try:
-                        socket.send_fds(self._control, [b"F%d" % memory_limit], [theirs.fileno(), rope])
+                        socket.send_fds(self._control, [b"F%d" % memory_limit], [theirs.fileno(), its_end])
                     finally:
                         theirs.close()
-                        os.close(rope)
-                    return int(self._reply()), ours, bell
+                        os.close(its_end)
+                    return int(self._reply()), ours, wake_pipe
                 except (OSError, ValueError) as error:
                     ours.close()
-                    os.close(bell)
+                    os.close(wake_pipe)
                     self._stop()
                     if attempt == 2:
                         raise PoolError(f"no worker could be started: {error}") from error
         raise AssertionError("unreachable")
 
-    def reap(self, pid: int, born_of: int) -> int | None:
-        """Kill a worker if it still lives; its exit code (negative: a signal), or None when nobody is left to ask."""
+    def reap(self, pid: int, server_pid: int) -> int | None:
+        """Kill a worker if it still runs; its exit code (negative: a signal), or None when its fork server is gone."""
         with self._lock:
-            if self._process is None or self._process.pid != born_of:
-                return None  # its parent died, and the kernel took the worker with it
+            if self._process is None or self._process.pid != server_pid:
+                return None  # its parent died, and the kernel killed the worker with it
             try:
                 self._control.send(b"R%d" % pid)
                 return int(self._reply())
@@ -78,7 +83,7 @@ class ForkServer:
             self._stop()
 
     def forget(self) -> None:
-        """After a fork: let go of the parent's warm process without harming it."""
+        """After a fork: forget the parent's fork server without touching it."""
         self._lock = threading.Lock()
         if self._control is not None:
             self._control.close()
@@ -89,7 +94,7 @@ class ForkServer:
     def _reply(self) -> bytes:
         message = self._control.recv(4096)
         if not message:
-            raise ConnectionError("the warm process has died")
+            raise ConnectionError("the fork server has died")
         return message
 
     def _start(self) -> None:
@@ -123,7 +128,7 @@ class ForkServer:
         hello = self._reply()
         if hello != b"ready":
             raise ConnectionError(hello.decode("utf-8", "replace"))
-        ours.settimeout(30.0)
+        ours.settimeout(REPLY_LIMIT)
 
     def _stop(self) -> None:
         if self._control is not None:

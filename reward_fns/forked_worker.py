@@ -1,7 +1,7 @@
-"""The child side of `reward_fns.pool`: a warm process that forks workers, and the loop that a worker runs.
+"""The child side of `reward_fns.pool`: the fork server, and the loop that a worker runs.
 
-Started as `python -P -m reward_fns.forked_worker <fd> <parent pid> <module> ...`. It imports the named modules once,
-so that a replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one
+Started as `python -P -m reward_fns.forked_worker <fd> <parent pid> <module> ...`. It imports the named modules once, so
+that a replacement for a killed worker costs a fork (milliseconds) and not an import of sympy (seconds). It has one
 thread, which is what makes the fork safe whatever threads, event loops or Ray actors live in the parent.
 """
 
@@ -23,9 +23,9 @@ HEADER = struct.Struct("!Q?")
 """Before a request: its length, and whether another comes with it. Before a reply: its length, and whether the worker
 retires."""
 MAX_REPLY_BYTES = 16 << 20
-MOST_BYTES_UNSAID = 16 << 10
+MAX_BYTES_UNANNOUNCED = 16 << 10
 """Bytes of replies, at most, that lie in the socket unannounced: they must fit its buffer."""
-MOST_SECONDS_UNSAID = 0.01
+MAX_SECONDS_UNANNOUNCED = 0.01
 _PLAIN_SCALARS = (type(None), bool, int, float, str, bytes)
 _PR_SET_PDEATHSIG = 1
 
@@ -62,8 +62,8 @@ def answer(request: bytes) -> tuple[bytes, bool]:
     """Run one request.
 
     Returns:
-        The marshalled reply `(kind, value, seconds, end)`, `end` by the clock of time.monotonic, and whether the
-        worker must retire (its memory was exhausted).
+        The marshalled reply `(kind, value, seconds, end, cpu)`, `end` by the clock of time.monotonic and `cpu` the CPU
+        time of the worker so far, and whether the worker must retire (its memory was exhausted).
     """
     started = time.perf_counter()
     retire = False
@@ -71,7 +71,7 @@ def answer(request: bytes) -> tuple[bytes, bool]:
         reference, args, kwargs = pickle.loads(request)
         value = resolve(reference)(*args, **kwargs)
         check_plain(value)
-        reply = marshal.dumps(("done", value, time.perf_counter() - started, time.monotonic()))
+        reply = marshal.dumps(("done", value, *_clocks(started)))
         if len(reply) > MAX_REPLY_BYTES:
             raise ValueError(f"the result takes {len(reply)} bytes, more than {MAX_REPLY_BYTES}")
         return reply, False
@@ -81,62 +81,66 @@ def answer(request: bytes) -> tuple[bytes, bool]:
         kind, detail = "raised", f"{type(error).__name__}: {error}"[:500]
     except SystemExit as error:
         kind, detail = "raised", f"SystemExit: {error.code!r}"[:500]
-    return marshal.dumps((kind, detail, time.perf_counter() - started, time.monotonic())), retire
+    return marshal.dumps((kind, detail, *_clocks(started))), retire
+
+
+def _clocks(started: float) -> tuple[float, float, float]:
+    return time.perf_counter() - started, time.monotonic(), time.process_time()
 
 
 def _address_space(statm: int) -> int:
     return int(os.pread(statm, 64, 0).split()[0]) * resource.getpagesize()
 
 
-def _ring(bell: int) -> None:
+def _wake(wake_pipe: int) -> None:
     try:
-        os.write(bell, b"!")
+        os.write(wake_pipe, b"!")
     except BlockingIOError:
-        pass  # so many strokes lie in the pipe that the parent will hear one
+        pass  # the pipe is full of signals, of which the parent will see one
 
 
-def work(connection: socket.socket, bell: int, memory_limit: int) -> None:
+def work(connection: socket.socket, wake_pipe: int, memory_limit: int) -> None:
     """The loop of one worker: one request after the other, until end of file or until its memory has grown.
 
-    Replies are sent at once, but the parent sleeps until the bell: after the last of several requests, and in between
-    when it has been silent for long.
+    Replies are sent at once, but the parent sleeps until the wake pipe is written to: after the last of several
+    requests, and in between when it has not been for long.
     """
     statm = os.open("/proc/self/statm", os.O_RDONLY)
     requests = connection.makefile("rb", buffering=1 << 16)
-    os.set_blocking(bell, False)
+    os.set_blocking(wake_pipe, False)
     base = _address_space(statm)
     resource.setrlimit(resource.RLIMIT_AS, (base + memory_limit, resource.RLIM_INFINITY))
-    unsaid, rang = 0, time.monotonic()
+    unannounced, announced_at = 0, time.monotonic()
     while header := requests.read(HEADER.size):
         length, more = HEADER.unpack(header)
         reply, retire = answer(requests.read(length))
-        # A cache that grew must not eat the allowance of the next sample, which would fail for its neighbour's sake.
+        # A cache that grew must not use up the allowance of the next sample.
         retire = retire or _address_space(statm) - base > memory_limit // 2
-        unsaid += len(reply)
+        unannounced += len(reply)
         header = HEADER.pack(len(reply), retire)
-        if unsaid > MOST_BYTES_UNSAID:
+        if unannounced > MAX_BYTES_UNANNOUNCED:
             connection.sendall(header)
-            _ring(bell)  # the parent finds the header and stays awake for the rest
+            _wake(wake_pipe)  # the parent finds the header and stays awake for the rest
             connection.sendall(reply)
         else:
             connection.sendall(header + reply)
         now = time.monotonic()
-        if retire or not more or unsaid > MOST_BYTES_UNSAID or now - rang > MOST_SECONDS_UNSAID:
-            _ring(bell)
-            unsaid, rang = 0, now
+        if retire or not more or unannounced > MAX_BYTES_UNANNOUNCED or now - announced_at > MAX_SECONDS_UNANNOUNCED:
+            _wake(wake_pipe)
+            unannounced, announced_at = 0, now
         if retire:
             return
 
 
-def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process with its parent, which may itself be killed without a chance to tidy up."""
+def _end_with(parent: int) -> None:
+    """Ask the kernel to kill this process with its parent, which may itself be killed without a chance to clean up."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _become_worker(connection: socket.socket, bell: int, server_pid: int, memory_limit: int) -> None:
-    _die_with(server_pid)
+def _become_worker(connection: socket.socket, wake_pipe: int, server_pid: int, memory_limit: int) -> None:
+    _end_with(server_pid)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
@@ -144,7 +148,7 @@ def _become_worker(connection: socket.socket, bell: int, server_pid: int, memory
     except OSError:
         pass  # a container may forbid it; then the kernel chooses by size alone
     try:
-        work(connection, bell, memory_limit)
+        work(connection, wake_pipe, memory_limit)
     except (ConnectionError, KeyboardInterrupt):
         pass
     finally:
@@ -174,7 +178,7 @@ def serve(control: socket.socket, parent: int) -> None:
             os.close(descriptors[1])
             control.send(b"%d" % pid)
         else:
-            # Unreaped until now, so the number cannot have passed to a stranger.
+            # Not waited for until now, so the number cannot have passed to another process.
             os.kill(number, signal.SIGKILL)
             control.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]))
 
@@ -195,7 +199,7 @@ def main() -> None:
     gc.freeze()
     control.send(b"ready")
     serve(control, parent)
-    # Workers die with this process, by the kernel's hand.
+    # The kernel ends the workers with this process.
 
 
 if __name__ == "__main__":

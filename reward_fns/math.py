@@ -35,7 +35,7 @@ class MathOptions:
     Args:
         mode: `strict` or `lenient`.
         answer_scope: where a box counts: `final`, after the thinking, or `anywhere`. Lenient mode always reads all.
-        time_limit: seconds of wall clock for one comparison.
+        time_limit: seconds of CPU time for one comparison; a worker that gets no processor is a Skip (`starved`).
         memory_limit: bytes by which a worker may grow.
         workers: worker processes of this process; None: REWARD_FNS_WORKERS, else 2.
         on_skip: in `compute_score`, `mark` returns a zero marked by `status` and `skipped`; `raise` raises SkipError.
@@ -184,7 +184,7 @@ def _finish(pending: _Pending, outcome: Outcome) -> Score | Skip | None:
         return Score(float(status == "same"), reason, pending.pred, seconds=outcome.seconds)
     if outcome.kind in _RESPONSE_FAULTS:
         return None
-    reason = {Kind.KILLED: "worker_killed", Kind.POOL_DOWN: "pool_down"}.get(outcome.kind)
+    reason = {Kind.KILLED: "worker_killed", Kind.POOL_DOWN: "pool_down", Kind.STARVED: "starved"}.get(outcome.kind)
     return Skip(reason or f"checker_raised:{outcome.detail}", pending.pred, outcome.seconds)
 
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def processes_of(parent: int) -> list[int]:
-    """Process ids of the warm process and the workers that the pools of `parent` started, zombies left out."""
+    """Process ids of the fork server and the workers that the pools of `parent` started, zombies left out."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -36,6 +36,18 @@ def spin():
         pass
 
 
+def burn(seconds):
+    """Use the processor for so long."""
+    ends = time.process_time() + seconds
+    while time.process_time() < ends:
+        pass
+    return seconds
+
+
+def stop_self():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def block_in_c():
     return len(str(3 ** (10**8)))
 

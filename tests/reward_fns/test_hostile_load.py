@@ -3,6 +3,8 @@ one test."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -69,6 +71,21 @@ def test_good_ones_are_right_in_bounded_time_and_nothing_is_left_behind(processe
         result.reason for result, (response, _, _) in zip(results, rows, strict=True) if response[7:-1] in HOSTILE
     }
     assert reasons == {"wrong", "too_long"}, "strict mode works nothing out to its end"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_five_hundred_right_answers_beside_sixteen_busy_loops():
+    right = [row for row in 5 * GOOD if row[2] == 1.0]
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(16)]
+    try:
+        strict, lenient = judged(right), judged(right, mode="lenient")
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert len(right) == 500
+    assert [result.value for result in strict + lenient] == [1.0] * 1000
 
 
 def test_a_hostile_answer_in_a_vote_costs_its_limit_and_no_more():

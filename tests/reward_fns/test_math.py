@@ -79,6 +79,7 @@ def test_a_response_that_is_no_text_is_malformed(response):
     [
         (Kind.POOL_DOWN, Skip("pool_down", r"2\sqrt3")),
         (Kind.KILLED, Skip("worker_killed", r"2\sqrt3")),
+        (Kind.STARVED, Skip("starved", r"2\sqrt3")),
         (Kind.RAISED, Skip("checker_raised:RuntimeError: why", r"2\sqrt3")),
     ],
 )

@@ -1,6 +1,7 @@
 """The pool: limits, replacement, isolation, and life beside threads, event loops, forks and a killed parent."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -82,7 +83,7 @@ def test_a_task_whose_worker_is_killed_once_is_done_again(pool, tmp_path):
 @pytest.fixture
 def single(monkeypatch):
     """A pool of one worker that is sent eight tasks at a time, busy for long enough to fill its queue."""
-    monkeypatch.setattr("reward_fns.pool.MOMENT", 1e9)
+    monkeypatch.setattr("reward_fns.slot.BATCH_SECONDS", 1e9)
     with Pool(workers=1, preload=("pool_tasks",)) as made:
         made.run("pool_tasks:double", 1)
         made.submit("pool_tasks:sleep", 0.3)
@@ -117,11 +118,45 @@ def test_each_of_several_tasks_has_the_whole_time_limit(single):
 
 
 def test_long_texts_travel_both_ways_among_short_ones(pool, monkeypatch):
-    monkeypatch.setattr("reward_fns.pool.LONGEST_WAIT", 60.0)  # every reply is announced
+    monkeypatch.setattr("reward_fns.slot.POLL_SECONDS", 60.0)  # every reply is announced
     texts = ["ab" * (500_000 if i % 3 == 0 else 4_000 if i % 3 == 1 else 3) for i in range(120)]
     for _ in range(2):
         outcomes = pool.map("pool_tasks:reverse", [(text,) for text in texts])
         assert [outcome.value for outcome in outcomes] == [text[::-1] for text in texts]
+
+
+def busy_loop():
+    while True:
+        pass
+
+
+@pytest.fixture
+def busy_machine():
+    """Eight processes that want a processor all the time."""
+    loops = [multiprocessing.get_context("fork").Process(target=busy_loop, daemon=True) for _ in range(8)]
+    for loop in loops:
+        loop.start()
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.join()
+
+
+def test_a_busy_machine_makes_no_time_outs(pool, busy_machine):
+    pool.run("pool_tasks:burn", 0.01)
+    started = time.monotonic()
+    outcomes = pool.map("pool_tasks:burn", [(0.2,)] * 8, time_limit=0.4)
+    assert {outcome.kind for outcome in outcomes} == {Kind.DONE}
+    assert max(outcome.seconds for outcome in outcomes) > 0.4, "by wall clock some of them were over the limit"
+    assert pool.run("pool_tasks:spin", time_limit=0.4).kind is Kind.TIME_OUT, "what takes the time itself still is"
+    assert time.monotonic() - started < 120
+
+
+def test_a_worker_that_gets_no_processor_is_starved_and_not_slow(pool, monkeypatch):
+    monkeypatch.setattr("reward_fns.slot.STARVATION_FACTOR", 4)
+    outcome = pool.run("pool_tasks:stop_self", time_limit=0.3)
+    assert outcome.kind is Kind.STARVED and 1.0 < outcome.seconds < 30
+    assert pool.run("pool_tasks:double", 2).value == 4
 
 
 def test_killing_workers_at_random_costs_at_most_their_own_tasks(pool):
@@ -143,7 +178,7 @@ def test_killing_an_idle_worker_does_not_break_the_pool(pool):
     )
 
 
-def test_killing_the_warm_process_does_not_break_the_pool(pool, processes_of):
+def test_killing_the_fork_server_does_not_break_the_pool(pool, processes_of):
     pool.map("pool_tasks:double", [(i,) for i in range(10)])
     for pid in processes_of(os.getpid()):
         try:
@@ -238,7 +273,7 @@ def test_close_ends_waiting_tasks_and_all_processes(processes_of):
     time.sleep(1.0)
     # An earlier test's processes may still be on their way out, so only those of this pool are looked at.
     ours = set(processes_of(os.getpid())) - before
-    assert len(ours) >= 3, "a warm process and two workers"
+    assert len(ours) >= 3, "a fork server and two workers"
     made.close()
     assert {future.result(timeout=10).kind for future in futures} <= {Kind.POOL_DOWN, Kind.KILLED}
     assert not ours & set(processes_of(os.getpid()))
