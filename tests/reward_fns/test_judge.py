@@ -1,14 +1,19 @@
 """The judge against a real HTTP server that refuses, hangs, fails, talks nonsense, and is talked into lies."""
 
 import asyncio
+import json
 import time
 
 import pytest
-from judge_server import hangs, prefers, raw, says, serving, status
+from aiohttp import web
+from judge_server import completion, hangs, prefers, raw, says, serving, status, word_in
 
+from reward_fns.back_pressure import BackPressure
+from reward_fns.endpoint import CircuitBreaker
 from reward_fns.errors import JudgeError, OptionError
-from reward_fns.judge import CircuitBreaker, Judge, JudgeOptions, compute_score, read_verdict, shorten, win_rates
+from reward_fns.judge import Judge, JudgeOptions, compute_score, win_rates
 from reward_fns.result import VERL_KEYS, Fail, Score, Skip
+from reward_fns.verdict import read_verdict, shorten
 
 QUICK = {"request_timeout": 0.5, "total_timeout": 5.0, "max_backoff": 0.05, "attempts": 3}
 
@@ -43,7 +48,7 @@ def test_a_grade():
         ([status(429, **{"Retry-After": "nan"})], "judge_status_429", 3),
         ([status(400)], "judge_status_400", 1),
         ([hangs()], "judge_time_out", 3),
-        ([raw('{"choices": [{"mess')], "judge_unreachable:APIResponseValidationError", 3),
+        ([raw('{"choices": [{"mess')], "judge_unusable_verdict", 3),
         ([raw("[]")], "judge_unusable_verdict", 3),
         ([raw('{"choices": []}')], "judge_unusable_verdict", 3),
         ([says("no verdict at all")], "judge_unusable_verdict", 3),
@@ -124,7 +129,7 @@ def test_the_circuit_opens_and_closes_again():
         judge = Judge(JudgeOptions(address, "m", **QUICK | {"attempts": 1}, breaker_threshold=3, breaker_cooldown=0.4))
         first = [await judge.grade("q", "r") for _ in range(6)]
         await asyncio.sleep(0.5)
-        later = [await judge.grade("q", "r") for _ in range(2)]
+        later = [await judge.grade("q", f"r{number}") for number in range(2)]
         await judge.close()
         return first, later
 
@@ -203,6 +208,94 @@ def test_compute_score_reaches_verl_with_its_keys():
         asyncio.run(compute_score("d", "text", "gold", base_url="http://x/v1", model="m", tempo=1))
     with pytest.raises(OptionError):
         asyncio.run(compute_score("d", "text", "gold", model="m"))
+
+
+def counted(text, prompt_tokens=100, completion_tokens=7):
+    """Answers like `says`, with a count of tokens."""
+
+    async def step(body):
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": 0}
+        reply = completion(text.replace("{word}", word_in(body)))
+        return web.json_response(json.loads(reply.text) | {"usage": usage})
+
+    return step
+
+
+def test_verdicts_are_remembered_and_tokens_counted():
+    async def main(address, **options):
+        judge = Judge(JudgeOptions(address, "m", **QUICK, **options))
+        values = [(await judge.grade("q", text)).value for text in ("a", "b", "a", "a")]
+        other_range = await judge.grade("q", "a", low=0.0, high=20.0)
+        await judge.close()
+        return values, other_range.value, judge.cost
+
+    with serving(counted("hm"), counted("{word}: 5")) as (address, script):
+        values, other_range, cost = asyncio.run(main(address))
+    assert values == [0.5] * 4 and other_range == 0.25
+    assert (cost.verdicts, cost.remembered, len(script.requests)) == (5, 2, 4)
+    assert (cost.prompt_tokens, cost.completion_tokens) == (400, 28), "a reply without a verdict costs tokens too"
+    for options in ({"temperature": 0.7}, {"cache_size": 0}):
+        with serving(counted("{word}: 5")) as (address, script):
+            assert asyncio.run(main(address, **options))[2].remembered == 0
+        assert len(script.requests) == 5
+
+
+def test_many_verdicts_at_a_time_give_way_to_an_overloaded_endpoint():
+    """The endpoint serves four at a time and turns the rest away; every verdict is had all the same."""
+    now, most, turned_away = 0, 0, 0
+
+    async def step(body):
+        nonlocal now, most, turned_away
+        now += 1
+        most = max(most, now)
+        try:
+            if now > 24:
+                turned_away += 1
+                return web.Response(status=429, text="{}", headers={"Retry-After": "0"})
+            await asyncio.sleep(0.01)
+            return completion(f"{word_in(body)}: 5")
+        finally:
+            now -= 1
+
+    async def main(address):
+        judge = Judge(
+            JudgeOptions(address, "m", **QUICK | {"attempts": 8, "total_timeout": 60.0, "request_timeout": 20.0})
+        )
+        results = await asyncio.gather(*(judge.grade("q", f"response {number}") for number in range(300)))
+        await judge.close()
+        return results
+
+    with serving(step) as (address, _):
+        results = asyncio.run(main(address))
+    assert [result.value for result in results] == [0.5] * 300
+    assert 16 < most <= 64, "more than sixteen were in flight"
+    assert turned_away < 300
+
+
+def test_back_pressure_halves_and_grows_and_loses_no_caller():
+    async def main():
+        pressure = BackPressure(8)
+        running = most = 0
+
+        async def call(number):
+            nonlocal running, most
+            await pressure.enter()
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.001)
+            running -= 1
+            pressure.leave(turned_away=number < 3)
+
+        calls = [asyncio.create_task(call(number)) for number in range(100)]
+        await asyncio.sleep(0)
+        for waiting in calls[40:60]:
+            waiting.cancel()
+        await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+        return pressure, most, sum(task.cancelled() for task in calls)
+
+    pressure, most, cancelled = asyncio.run(main())
+    assert most == 8 and cancelled == 20 and pressure.in_flight == 0
+    assert 1 <= pressure.limit <= 8
 
 
 @pytest.mark.parametrize(
