@@ -13,7 +13,7 @@ from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.problem import Problem
 from recipes.evaluation.prompts import encode, messages
 from recipes.evaluation.sample_store import Sample, SampleStore
-from recipes.evaluation.sampling import OnDone, Request, problem_seed
+from recipes.evaluation.sampling import OnDone, Request, Sampling, problem_seed, resolve
 from recipes.evaluation.settings import ModelSpec, Settings
 from recipes.evaluation.tandem_engine import TandemEngine
 from recipes.evaluation.vllm_engine import VllmEngine, memory_part
@@ -82,6 +82,31 @@ class Generator:
         if self._partner is not None:
             self._partner_source = self._partner.endpoint or model_folder(str(self._partner.path), merged)
         self._engines: dict[str, Any] = {}
+        self._generation_config = self._read_generation_config() if settings.sampling["preset"] == "model" else None
+
+    def sampling(self, benchmark: str) -> Sampling:
+        """How this model samples on a benchmark.
+
+        Raises:
+            ConfigError: several responses are asked for and the model's generation config is greedy.
+        """
+        return resolve(self._settings.sampling, self._generation_config, benchmark)
+
+    def _read_generation_config(self) -> dict[str, Any]:
+        from transformers import GenerationConfig
+
+        folder = self._spec.tokenizer if self._spec.endpoint else self.source
+        if folder is None:
+            raise ConfigError(
+                f"{self._spec.name}: sampling.preset=model needs tokenizer=, the folder of the endpoint's own"
+            )
+        try:
+            return GenerationConfig.from_pretrained(folder).to_diff_dict()
+        except OSError as error:
+            raise ConfigError(
+                f"{self._spec.name}: sampling.preset=model needs a generation_config.json, and {folder} has none; set "
+                "sampling.temperature and sampling.max_tokens instead"
+            ) from error
 
     def samples(self, benchmark: Benchmark, name: str, on_done: OnDone = ignore) -> dict[str, list[Sample]]:
         """All responses to a benchmark, finished problems taken from `output_dir/name`.
@@ -95,17 +120,18 @@ class Generator:
             LaunchError: the store holds responses of other settings, or an engine fails.
         """
         settings = self._settings
+        sampling = self.sampling(benchmark.name)
         store = SampleStore(
             settings.output_dir / name / f"{benchmark.name}.responses.jsonl",
             {
                 "model": self.source,
                 "benchmark": benchmark.fingerprint,
                 "benchmark_prompt": benchmark.prompt,
-                "sampling": asdict(settings.sampling),
+                "sampling": asdict(sampling),
                 "prompt": asdict(settings.prompt),
                 "handoff": self._handoff_settings(),
             },
-            settings.sampling.n,
+            sampling.n,
         )
 
         def keep(problem: str, samples: Sequence[Sample]) -> None:
@@ -118,7 +144,7 @@ class Generator:
                 self._hand_off(benchmark, left, keep)
             elif left:
                 requests = [self._request(benchmark, problem) for problem in left]
-                self._engine("model").generate(requests, settings.sampling, keep)
+                self._engine("model").generate(requests, sampling, keep)
             return {problem.id: store.finished[problem.id] for problem in benchmark.problems}
         finally:
             store.close()
@@ -137,7 +163,7 @@ class Generator:
         }
 
     def _request(self, benchmark: Benchmark, problem: Problem) -> Request:
-        seed = problem_seed(self._settings.sampling.seed, benchmark.name, problem.id)
+        seed = problem_seed(self._settings.sampling["seed"], benchmark.name, problem.id)
         tokenizer = self._known_tokenizer()
         if tokenizer is None:
             if not self._settings.prompt.chat_template:
@@ -179,7 +205,7 @@ class Generator:
 
     def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], on_done: OnDone) -> None:
         settings = self._settings
-        sampling = settings.sampling
+        sampling = self.sampling(benchmark.name)
         model, partner = self._engine("model"), self._engine("partner")
         if model.tokenizer.get_vocab() != partner.tokenizer.get_vocab():
             raise EnvironmentProblem("a handoff by token ids needs two models with the same vocabulary")

@@ -80,6 +80,7 @@ def evaluate(settings: Settings) -> dict[str, Any]:
         name: macro_results(settings.macro, found, level=settings.metrics.level, seed=settings.metrics.seed)
         for name, found in scores.items()
     }
+    _add_truncated(summary)
     summary["comparisons"] = _comparisons(settings, scores)
     sources = {
         benchmark.name: {
@@ -114,7 +115,10 @@ def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[
     for spec in settings.models:
         generator = Generator(spec, settings)
         name = f"{spec.name}+handoff" if settings.handoff["partner"] else spec.name
-        cards[name] = asdict(spec) | {"loaded": generator.source}
+        cards[name] = asdict(spec) | {
+            "loaded": generator.source,
+            "sampling": {benchmark.name: asdict(generator.sampling(benchmark.name)) for benchmark in benchmarks},
+        }
         try:
             yield name, [(benchmark, *_graded(settings, benchmark, generator, name)) for benchmark in benchmarks]
         finally:
@@ -178,6 +182,20 @@ def _write_samples(path: Path, benchmark: Benchmark, samples, graded: Mapping[st
             for sample, judged in zip(found, graded[problem], strict=True)
         ),
     )
+
+
+def _add_truncated(summary: dict[str, Any]) -> None:
+    """Give every macro average the share of truncated responses, with its own weights."""
+    for model, macros in summary["macros"].items():
+        results = summary["models"][model]
+        for found in macros.values():
+            if "metrics" in found:
+                pooled = [
+                    sum(results[name]["truncated"] * results[name]["problems"] for name in part)
+                    / sum(results[name]["problems"] for name in part)
+                    for part in found["parts"]
+                ]
+                found["truncated"] = sum(pooled) / len(pooled)
 
 
 def _add_ratios(settings: Settings, summary: dict[str, Any]) -> None:

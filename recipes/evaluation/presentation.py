@@ -31,7 +31,15 @@ def print_tables(summary: Summary) -> None:
     for model, name, result in _macros(summary):
         for metric, found in result["metrics"].items():
             bounds = rf"\[{100 * found['low']:.2f}, {100 * found['high']:.2f}]"
-            table.add_row(model, f"macro {name}", metric, f"{100 * found['mean']:.2f}", bounds, _parts(result), "")
+            table.add_row(
+                model,
+                f"macro {name}",
+                metric,
+                f"{100 * found['mean']:.2f}",
+                bounds,
+                _parts(result),
+                f"{100 * result['truncated']:.1f}%",
+            )
     console.print(table)
     if summary["comparisons"]:
         table = Table(title="Paired comparisons, second minus first", title_justify="left")
@@ -65,7 +73,8 @@ def markdown(summary: Summary) -> str:
             ]
     lines += [
         f"| {model} | macro {name} | {metric} | {100 * found['mean']:.2f} "
-        f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {_parts(result)} | |"
+        f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {_parts(result)} | "
+        f"{100 * result['truncated']:.1f}% |"
         for model, name, result in _macros(summary)
         for metric, found in result["metrics"].items()
     ]

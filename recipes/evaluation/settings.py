@@ -15,7 +15,7 @@ from recipes.errors import ConfigError
 from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions
 from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
-from recipes.evaluation.sampling import Sampling
+from recipes.evaluation.sampling import resolve
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Settings:
     data: Mapping[str, str]
     data_dir: Path
     limit: int | None
-    sampling: Sampling
+    sampling: Mapping[str, Any]
     prompt: PromptOptions
     metrics: MetricOptions
     grading: Mapping[str, Mapping[str, Any]]
@@ -75,7 +75,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(" ".join(line.strip() for line in f"{error} ({cause})".splitlines()[:3])) from error
-    sampling = Sampling(**config["sampling"] | {"stop": tuple(config["sampling"]["stop"])})
+    _check_sampling(config["sampling"], config["benchmarks"])
     wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
     settings = Settings(
         models=tuple(_model(entry, "models") for entry in config["models"]),
@@ -83,10 +83,10 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         data=config["data"],
         data_dir=Path(config["data_dir"]),
         limit=config["limit"],
-        sampling=sampling,
+        sampling=config["sampling"],
         prompt=PromptOptions(**config["prompt"]),
         metrics=MetricOptions(
-            k=tuple(sorted(set(wanted))), level=config["level"], seed=sampling.seed, **config["metrics"]
+            k=tuple(sorted(set(wanted))), level=config["level"], seed=config["sampling"]["seed"], **config["metrics"]
         ),
         grading=config["grading"],
         macro=read_macros(config["macro"]),
@@ -100,6 +100,19 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     )
     _check(settings)
     return settings
+
+
+def _check_sampling(config: Mapping[str, Any], benchmarks: Sequence[str]) -> None:
+    """Refuse bad values before a model is looked at; with preset=model its generation config is checked later."""
+    names = {Path(name).stem for name in benchmarks}
+    unknown = sorted(set(config["budgets"] or {}) - names)
+    if unknown:
+        raise ConfigError(
+            f"sampling.budgets: {', '.join(unknown)} is none of the benchmarks {', '.join(sorted(names))}"
+        )
+    recommended = {"do_sample": True} if config["preset"] == "model" else None
+    for name in names:
+        resolve(config, recommended, name)
 
 
 def _partner(entry: Any) -> ModelSpec | None:
@@ -137,7 +150,7 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"two models have the same name, {names}; give one of them {{name: ..., path: ...}}")
     if any(not isinstance(k, int) or k < 1 for k in settings.metrics.k):
         raise ConfigError(f"k: expected whole numbers from 1, found {list(settings.metrics.k)}")
-    largest, n = max(settings.metrics.k, default=1), settings.sampling.n
+    largest, n = max(settings.metrics.k, default=1), settings.sampling["n"]
     if settings.score_only is None and largest > n:
         raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}")
     if settings.prompt.few_shot == OWN_SHOTS and settings.prompt.chat_template:

@@ -19,7 +19,7 @@ from vllm import SamplingParams
 from recipes.evaluation import generation, main
 from recipes.evaluation.benchmark import load
 from recipes.evaluation.prompts import encode
-from recipes.evaluation.sampling import problem_seed
+from recipes.evaluation.sampling import problem_seed, resolve
 from recipes.evaluation.settings import read_settings
 
 engines = {}
@@ -81,14 +81,15 @@ def measure(world: Path, problems: int, n: int) -> dict[str, float]:
 
         benchmark = load(settings.benchmarks[0], None, problems)
         prompts = [encode(engine.tokenizer, problem, benchmark, settings.prompt) for problem in benchmark.problems]
+        sampling = resolve(settings.sampling, None, benchmark.name)
         parameters = [
             SamplingParams(
                 n=n,
                 temperature=1.0,
                 max_tokens=32,
-                top_p=settings.sampling.top_p,
-                top_k=settings.sampling.top_k,
-                seed=problem_seed(settings.sampling.seed, benchmark.name, problem.id),
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                seed=problem_seed(sampling.seed, benchmark.name, problem.id),
             )
             for problem in benchmark.problems
         ]

@@ -91,7 +91,7 @@ def test_a_protocol_sets_the_context_length_that_it_is_about(protocol, length):
 def test_every_protocol_composes(protocol):
     settings = read_settings([f"protocol={protocol}", "models=[m]", "benchmarks=[math_500]"])
     assert settings.config["note"]
-    assert settings.sampling.n == {"published/tandem": 16, "published/pasodoble": 6}.get(protocol, 1)
+    assert settings.sampling["n"] == {"published/tandem": 16, "published/pasodoble": 6}.get(protocol, 1)
     assert settings.metrics.denominator == ("parsable" if protocol == "published/serl" else "all")
 
 
