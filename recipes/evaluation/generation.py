@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from recipes.errors import ConfigError, EnvironmentProblem
@@ -15,6 +16,7 @@ from recipes.evaluation.prompts import encode, messages
 from recipes.evaluation.sample_store import Sample, SampleStore
 from recipes.evaluation.sampling import OnDone, Request, Sampling, problem_seed, resolve
 from recipes.evaluation.settings import ModelSpec, Settings
+from recipes.evaluation.sharded_engine import ShardedEngine
 from recipes.evaluation.tandem_engine import TandemEngine
 from recipes.evaluation.vllm_engine import VllmEngine, memory_part
 
@@ -192,8 +194,13 @@ class Generator:
             return EndpointEngine(spec.endpoint, str(spec.served), tokenizer=tokenizer, **self._settings.endpoint)
         if self._partner_source and self._settings.handoff["by"] == "word":
             chosen = {key: self._settings.handoff[key] for key in WORD_KEYS}
-            return TandemEngine(str(self.source), self._partner_source, self._settings.engine, **chosen)
-        return VllmEngine(str(self.source if role == "model" else self._partner_source), self.engine_options(role))
+            kind = partial(TandemEngine, str(self.source), self._partner_source, self._settings.engine, **chosen)
+        else:
+            source = str(self.source if role == "model" else self._partner_source)
+            kind = partial(VllmEngine, source, self.engine_options(role))
+        if self._settings.engines == 1:
+            return kind()
+        return ShardedEngine(kind, str(self.source), self._settings.engine, self._settings.engines)
 
     def engine_options(self, role: str) -> dict[str, Any]:
         """Options of vLLM for the model or its partner: they share the device's memory when both run here."""
@@ -251,5 +258,8 @@ class Generator:
 
     def close(self) -> None:
         """Let the engines go, so that the next model finds the memory free."""
+        for engine in self._engines.values():
+            if isinstance(engine, ShardedEngine):
+                engine.close()
         self._engines.clear()
         gc.collect()

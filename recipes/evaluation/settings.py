@@ -55,6 +55,7 @@ class Settings:
     handoff: Mapping[str, Any]
     legibility: Mapping[str, Any]
     engine: Mapping[str, Any]
+    engines: int
     endpoint: Mapping[str, Any]
     score_only: Path | None
     output_dir: Path
@@ -93,6 +94,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         handoff=config["handoff"] | {"partner": _partner(config["handoff"]["partner"])},
         legibility=config["legibility"],
         engine={key: value for key, value in config["engine"].items() if value is not None},
+        engines=config["engines"],
         endpoint=config["endpoint"],
         score_only=Path(config["score_only"]) if config["score_only"] else None,
         output_dir=Path(config["output_dir"]),
@@ -164,6 +166,8 @@ def _check(settings: Settings) -> None:
         raise ConfigError(
             f"handoff: expected prob_own in [0, 1] and max_gap_tokens a whole number from 1, found {prob} and {gap}"
         )
+    if not isinstance(settings.engines, int) or settings.engines < 1:
+        raise ConfigError(f"engines: expected a whole number from 1, found {settings.engines!r}")
     memory = settings.handoff["partner_memory"]
     if not isinstance(memory, int | float) or not 0 < memory < 1:
         raise ConfigError(f"handoff.partner_memory: expected a share between 0 and 1, found {memory!r}")
@@ -176,6 +180,8 @@ def _check_handoff(settings: Settings) -> None:
         return
     if settings.score_only:
         raise ConfigError("a handoff writes responses, and score_only grades those that there are: choose one")
+    if settings.engines > 1 and settings.handoff["by"] == "separator":
+        raise ConfigError("engines > 1 with handoff.by=separator: each turn waits for the whole batch; use engines=1")
     endpoints = [spec for spec in (*settings.models, partner) if spec.endpoint]
     if endpoints and settings.handoff["by"] == "word":
         raise ConfigError("handoff.by=word runs both models in one engine here: it takes no endpoint")

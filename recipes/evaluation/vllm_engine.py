@@ -1,6 +1,6 @@
 """vLLM in this process: every request at once, each problem handed over as soon as it is finished."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes.errors import EnvironmentProblem
@@ -41,7 +41,12 @@ class VllmEngine:
         self.model_length: int = self._llm.llm_engine.model_config.max_model_len
 
     def generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
-        """Write n responses to every request; `on_done` is called in the order in which problems finish.
+        """Write n responses to every request; `on_done` is called in the order in which problems finish."""
+        for problem, samples in self.stream(requests, sampling):
+            on_done(problem, samples)
+
+    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[str, list[Sample]]]:
+        """The n responses to every request, in the order in which problems finish.
 
         vLLM's own loop over its engine would return only when all are finished, and a killed run would lose them.
         """
@@ -70,7 +75,7 @@ class VllmEngine:
                 for output in engine.step():
                     if output.finished:
                         problem = problems[output.request_id]
-                        on_done(problem, self.samples(problem, output))
+                        yield problem, self.samples(problem, output)
         except EngineDeadError as error:
             raise EnvironmentProblem(
                 "vLLM's engine exited unexpectedly, its own messages above say why; finished problems are kept, "

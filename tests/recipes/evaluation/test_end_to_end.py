@@ -237,3 +237,55 @@ def test_a_killed_run_goes_on_and_gives_the_same_summary(world, tmp_path):
     assert not (tmp_path / "killed" / "summary.json").exists(), "the run ended before it was killed"
     assert 40 <= before < 1 + 120 * 8
     assert run(tmp_path / "killed", *arguments) == whole
+
+
+def finished(store):
+    return store.read_bytes().count(b"\n") if store.exists() else 0
+
+
+def test_two_engines_write_what_one_writes(world, from_folder, tmp_path):
+    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *GREEDY]
+    summary = run(tmp_path / "two", *arguments, "engines=2")
+    assert only(summary) == only(from_folder[1])
+    assert responses(tmp_path / "two") == responses(from_folder[0])
+
+
+def engine_processes(child):
+    """Ids of the engines' actor processes among the descendants of a process."""
+    import psutil
+
+    found = []
+    for process in psutil.Process(child.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "EngineActor" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("victim", ["driver", "engine"])
+def test_a_killed_engine_or_driver_loses_no_finished_problem(world, tmp_path, victim):
+    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *SAMPLED, "engines=2"]
+    whole = run(tmp_path / "whole", *arguments)
+    log = (tmp_path / "log").open("w")
+    child = subprocess.Popen(
+        command(tmp_path / "killed", *arguments),
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT,
+        start_new_session=True,
+        stdout=log,
+        stderr=log,
+    )
+    store = tmp_path / "killed" / "model" / "test.responses.jsonl"
+    while child.poll() is None and finished(store) < 40:
+        time.sleep(0.005)
+    if victim == "driver":
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        os.kill(engine_processes(child)[0], signal.SIGKILL)
+    child.wait(timeout=300)
+    assert child.returncode != 0
+    if victim == "engine":
+        assert "1 of 2 engines failed" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "killed" / "summary.json").exists(), "the run ended before it was killed"
+    assert 40 <= finished(store) < 1 + 120 * 8
+    assert run(tmp_path / "killed", *arguments) == whole

@@ -1,0 +1,150 @@
+"""Export evaluations as logs of Inspect AI, so that `inspect view` and its log API open them.
+
+    python -m recipes.evaluation.inspect_log outputs/evaluation --output logs
+    inspect view --log-dir logs
+
+One log for each model and benchmark. A response is a sample whose epoch is its position; its score is C (right), I
+(wrong) or N (could not be judged), with the answer read and the reason. inspect-ai is not needed to write them.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from recipes.errors import DataError, LaunchError
+from recipes.evaluation.browse import read_outputs
+
+SCORER = "verl_duets"
+_LOG_VERSION = 2
+_STOP_REASONS = {"stop": "stop", "length": "max_tokens"}
+
+
+def log_of(
+    model: str,
+    benchmark: str,
+    rows: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    card: Mapping[str, Any],
+    created: str,
+) -> dict[str, Any]:
+    """One log in Inspect's JSON format, version 2.
+
+    Args:
+        rows: graded samples.
+        result: of the model on the benchmark, from the summary.
+        card: run card of the evaluation.
+        created: time in ISO 8601 with its zone.
+    """
+    problems = list(dict.fromkeys(str(row["problem"]) for row in rows))
+    identity = sha256(f"{model}/{benchmark}/{created}".encode()).hexdigest()[:22]
+    metrics = {name: {"name": name, "value": found["mean"]} for name, found in result["metrics"].items()}
+    return {
+        "version": _LOG_VERSION,
+        "status": "success",
+        "eval": {
+            "eval_id": identity,
+            "run_id": identity,
+            "task_id": identity,
+            "created": created,
+            "task": benchmark,
+            "task_version": 0,
+            "dataset": {"name": benchmark, "samples": len(problems), "sample_ids": problems, "shuffled": False},
+            "model": model,
+            "config": {"epochs": result["responses_per_problem"]},
+            "packages": card["versions"],
+            "metadata": {
+                "config": card["config"],
+                "source": card["benchmarks"].get(benchmark, {}),
+                "denominator": result["denominator"],
+                "truncated": result["truncated"],
+            },
+        },
+        "plan": {"name": "plan", "steps": []},
+        "results": {
+            "total_samples": len(rows),
+            "completed_samples": len(rows),
+            "scores": [{"name": SCORER, "scorer": SCORER, "metrics": metrics}],
+        },
+        "stats": {"started_at": created, "completed_at": created},
+        "samples": [_sample(model, row) for row in rows],
+    }
+
+
+def _sample(model: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    answer = {"role": "assistant", "content": row["response"], "source": "generate"}
+    output: dict[str, Any] = {
+        "model": model,
+        "choices": [{"message": answer, "stop_reason": _STOP_REASONS.get(row["finish_reason"], "unknown")}],
+    }
+    if row["tokens"] >= 0 and row["prompt_tokens"] >= 0:
+        total = row["tokens"] + row["prompt_tokens"]
+        output["usage"] = {
+            "input_tokens": row["prompt_tokens"],
+            "output_tokens": row["tokens"],
+            "total_tokens": total,
+        }
+    value = "N" if row["status"] != "score" else "C" if row["right"] else "I"
+    metadata = {"reason": row["reason"]}
+    if row.get("own_spans") is not None:
+        metadata["own_spans"] = row["own_spans"]
+    return {
+        "id": str(row["problem"]),
+        "epoch": row["sample"] + 1,
+        "input": row["question"],
+        "target": row["gold"],
+        "messages": [{"role": "user", "content": row["question"]}, answer],
+        "output": output,
+        "scores": {SCORER: {"value": value, "answer": row["answer"], "explanation": row["reason"] or "right"}},
+        "metadata": metadata,
+    }
+
+
+def export(folder: Path, output: Path) -> list[Path]:
+    """Write the logs of an evaluation; returns their paths.
+
+    Raises:
+        DataError: a folder that is no output of an evaluation.
+    """
+    try:
+        card = json.loads((folder / "run_card.json").read_text(encoding="utf-8"))
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} is no output folder of a finished evaluation: {error}") from error
+    written = []
+    for (model, benchmark), rows in read_outputs([folder]).items():
+        changed = (folder / model / f"{benchmark}.samples.jsonl").stat().st_mtime
+        created = datetime.fromtimestamp(int(changed), UTC).isoformat()
+        log = log_of(model, benchmark, rows, summary["models"][model][benchmark], card, created)
+        stamp, name = created.replace(":", "-"), re.sub(r"[^\w.-]+", "-", f"{benchmark}_{model}")
+        path = output / f"{stamp}_{name}_{log['eval']['task_id']}.json"
+        output.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(log), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.evaluation.inspect_log", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("folder", type=Path, help="output_dir of an evaluation")
+    parser.add_argument("--output", type=Path, default=Path("logs"), help="folder of logs (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        written = export(options.folder, options.output)
+    except (LaunchError, KeyError) as error:
+        print(f"inspect_log: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(f"wrote {path}" for path in written))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
