@@ -13,10 +13,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
+from recipes.common import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.sources import read_rows
 
@@ -118,7 +119,7 @@ def _in_utf16(text: str, spans: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def render(data: Mapping[str, Any]) -> str:
     """The page with its data inside."""
-    template = files("recipes.evaluation").joinpath("samples_page.html").read_text(encoding="utf-8")
+    template = package_files("recipes.evaluation").joinpath("samples_page.html").read_text(encoding="utf-8")
     # A response may hold "</script>": inside JSON, "<" may be written as an escape.
     embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return template.replace("__DATA__", embedded, 1)
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LaunchError, KeyError) as error:
         print(f"browse: {error}", file=sys.stderr)
         return 2
-    options.output.write_text(render(data), encoding="utf-8")
+    files.write(options.output, render(data))
     print(f"wrote {len(data['samples'])} samples to {options.output}")
     return 0
 

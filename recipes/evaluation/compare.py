@@ -13,10 +13,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from recipes.common import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.browse import read_outputs
 from recipes.evaluation.grading import Grade
@@ -29,23 +30,25 @@ Scores = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One model in one output folder.
 
     Attributes:
         graded: benchmark -> problem -> grades.
         truncated: benchmark -> share of responses that met the length limit.
         card: the folder's run card.
+        sampling: benchmark -> sampling settings; those of the configuration where responses were only graded.
     """
 
     name: str
     graded: Mapping[str, Mapping[str, list[Grade]]]
     truncated: Mapping[str, float]
     card: Mapping[str, Any]
+    sampling: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One benchmark or macro average of one run against the baseline."""
 
     run: str
@@ -59,7 +62,7 @@ class Row:
     truncated: tuple[float | None, float | None]
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """The runs of evaluations, in order; models of the same name are told apart by their folder.
 
     Raises:
@@ -80,11 +83,12 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
                 name: sum(row["finish_reason"] == "length" for row in rows) / len(rows)
                 for name, rows in benchmarks.items()
             }
-            runs.append((folder, Run(model, graded, truncated, card)))
+            stated = card["models"].get(model, {}).get("sampling", {})
+            sampling = {name: stated.get(name, card["config"]["sampling"]) for name in benchmarks}
+            runs.append((folder, ComparedRun(model, graded, truncated, card, sampling)))
     names = [run.name for _, run in runs]
     return [
-        Run(f"{folder.name}/{run.name}", run.graded, run.truncated, run.card) if names.count(run.name) > 1 else run
-        for folder, run in runs
+        replace(run, name=f"{folder.name}/{run.name}") if names.count(run.name) > 1 else run for folder, run in runs
     ]
 
 
@@ -103,7 +107,7 @@ def metric_options(card: Mapping[str, Any]) -> MetricOptions:
     return MetricOptions(k=tuple(sorted(set(wanted))), level=config["level"], **config["metrics"])
 
 
-def table(runs: Sequence[Run], metric: str | None = None) -> tuple[list[Row], list[str]]:
+def table(runs: Sequence[ComparedRun], metric: str | None = None) -> tuple[list[ComparisonRow], list[str]]:
     """Every run against the first on every shared benchmark and macro average, and notes on what differs.
 
     Args:
@@ -131,15 +135,15 @@ def table(runs: Sequence[Run], metric: str | None = None) -> tuple[list[Row], li
             unfinished.append(_benchmark_row(name, metric, baseline, run, first[name], second[name], options))
         unfinished += _macro_rows(metric, baseline, run, first, second, options)
     adjusted = holm([found["p_value"] for found in unfinished])
-    rows = [Row(**found, adjusted=value) for found, value in zip(unfinished, adjusted, strict=True)]
+    rows = [ComparisonRow(**found, adjusted=value) for found, value in zip(unfinished, adjusted, strict=True)]
     return rows, _notes(runs, rows, metric)
 
 
-def _scores(run: Run, options: MetricOptions) -> dict[str, Scores]:
+def _scores(run: ComparedRun, options: MetricOptions) -> dict[str, Scores]:
     return {name: per_problem(graded, options)[0] for name, graded in run.graded.items()}
 
 
-def _same_data(name: str, baseline: Run, run: Run) -> None:
+def _same_data(name: str, baseline: ComparedRun, run: ComparedRun) -> None:
     prints = [found.card["benchmarks"].get(name, {}).get("fingerprint") for found in (baseline, run)]
     if prints[0] != prints[1]:
         raise DataError(
@@ -154,7 +158,13 @@ def _shared(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[di
 
 
 def _benchmark_row(
-    name: str, metric: str, baseline: Run, run: Run, first: Scores, second: Scores, options: MetricOptions
+    name: str,
+    metric: str,
+    baseline: ComparedRun,
+    run: ComparedRun,
+    first: Scores,
+    second: Scores,
+    options: MetricOptions,
 ) -> dict[str, Any]:
     ours, theirs = _shared(first[metric], second.get(metric, {}))
     if not ours:
@@ -174,8 +184,8 @@ def _benchmark_row(
 
 def _macro_rows(
     metric: str,
-    baseline: Run,
-    run: Run,
+    baseline: ComparedRun,
+    run: ComparedRun,
     first: Mapping[str, Scores],
     second: Mapping[str, Scores],
     options: MetricOptions,
@@ -211,7 +221,7 @@ def _macro_rows(
     return rows
 
 
-def _notes(runs: Sequence[Run], rows: Sequence[Row], metric: str) -> list[str]:
+def _notes(runs: Sequence[ComparedRun], rows: Sequence[ComparisonRow], metric: str) -> list[str]:
     baseline = runs[0]
     level = 100 * metric_options(baseline.card).level
     notes = [
@@ -221,15 +231,14 @@ def _notes(runs: Sequence[Run], rows: Sequence[Row], metric: str) -> list[str]:
         "cut off at the length limit."
     ]
     for run in runs[1:]:
-        for part in ("sampling", "prompt"):
-            ours, theirs = baseline.card["config"][part], run.card["config"][part]
-            changed = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-            if changed:
-                notes.append(
-                    f"{run.name} was made with other settings: "
-                    + ", ".join(f"{part}.{key} {theirs.get(key)} instead of {ours.get(key)}" for key in changed)
-                    + "; the difference is not the models' alone."
-                )
+        changed = _changed("prompt", baseline.card["config"]["prompt"], run.card["config"]["prompt"])
+        for name in baseline.sampling.keys() & run.sampling.keys():
+            changed |= _changed("sampling", baseline.sampling[name], run.sampling[name])
+        if changed:
+            notes.append(
+                f"{run.name} was made with other settings: {', '.join(sorted(changed))}; the difference is not the "
+                "models' alone."
+            )
     dates = {
         name: found["source"]["published"]
         for name, found in baseline.card["benchmarks"].items()
@@ -244,7 +253,15 @@ def _notes(runs: Sequence[Run], rows: Sequence[Row], metric: str) -> list[str]:
     return notes
 
 
-def markdown(rows: Sequence[Row], notes: Sequence[str]) -> str:
+def _changed(part: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> set[str]:
+    return {
+        f"{part}.{key} {theirs.get(key)} instead of {ours.get(key)}"
+        for key in ours.keys() | theirs.keys()
+        if ours.get(key) != theirs.get(key)
+    }
+
+
+def markdown(rows: Sequence[ComparisonRow], notes: Sequence[str]) -> str:
     """The table and its notes."""
     lines = [
         "| run | benchmark | baseline | score | difference [interval] | p | Holm's p | problems |",
@@ -264,7 +281,7 @@ def markdown(rows: Sequence[Row], notes: Sequence[str]) -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
 
 
-def regressions(rows: Sequence[Row], points: float) -> list[Row]:
+def regressions(rows: Sequence[ComparisonRow], points: float) -> list[ComparisonRow]:
     """The rows whose whole interval lies below `points` percentage points."""
     return [row for row in rows if 100 * row.difference.high < points]
 
@@ -285,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(rows, notes)
     print(text)
     if options.markdown:
-        options.markdown.write_text(text, encoding="utf-8")
+        files.write(options.markdown, text)
     worse = regressions(rows, options.fail_below) if options.fail_below is not None else []
     for row in worse:
         print(

@@ -1,7 +1,6 @@
-"""An OpenAI-compatible endpoint: vLLM's server, or another."""
+"""A model behind an OpenAI-compatible endpoint: vLLM's server, or another."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +8,13 @@ from recipes.errors import EnvironmentProblem
 from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import Sample
 from recipes.evaluation.sampling import OnDone, Request, Sampling
+from reward_fns.completions import Answer
+from reward_fns.endpoint import Endpoint, EndpointSettings
+from reward_fns.errors import EndpointError
 
 
 class EndpointEngine:
-    """A model behind a URL. The key comes from OPENAI_API_KEY."""
+    """A model behind a URL, asked through `reward_fns.endpoint`. The key comes from OPENAI_API_KEY."""
 
     def __init__(
         self,
@@ -36,8 +38,10 @@ class EndpointEngine:
             max_retries: of a request that times out or meets a server error, with growing pauses.
             extra_body: further keys of every request.
         """
-        self._url, self._model, self.tokenizer = url, model, tokenizer
-        self._concurrency, self._timeout, self._max_retries = concurrency, timeout, max_retries
+        self._settings = EndpointSettings(
+            url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency
+        )
+        self.tokenizer = tokenizer
         self._extra_body = dict(extra_body or {})
 
     def generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
@@ -46,7 +50,14 @@ class EndpointEngine:
         Raises:
             EnvironmentProblem: the endpoint does not answer, or refuses a request.
         """
-        asyncio.run(self._generate(requests, sampling, on_done))
+
+        async def generate(endpoint: Endpoint) -> None:
+            async def ask(request: Request) -> None:
+                on_done(request.problem, await self._ask(endpoint, request, sampling))
+
+            await _each(requests, ask)
+
+        self._run(generate)
 
     @property
     def model_length(self) -> int:
@@ -55,7 +66,13 @@ class EndpointEngine:
         Raises:
             EnvironmentProblem: the endpoint does not answer, does not serve the model, or does not tell.
         """
-        return asyncio.run(self._with_client(self._ask_model_length))
+        served = self._run(lambda endpoint: endpoint.served_models())
+        url, model = self._settings.url, self._settings.model
+        if model not in served:
+            raise EnvironmentProblem(f"{url} serves {', '.join(sorted(served))}, not {model}")
+        if served[model] is None:
+            raise EnvironmentProblem(f"{url} does not tell how long its context is, as vLLM's server does")
+        return served[model]
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends, as `VllmEngine` has it.
@@ -63,125 +80,78 @@ class EndpointEngine:
         Raises:
             EnvironmentProblem: the endpoint does not answer, or is no vLLM server, which alone speaks in token ids.
         """
-
-        async def write(client: Any) -> list[Part]:
-            return await self._each(turns, lambda turn: self._ask_part(client, turn, sampling, separator))
-
-        return asyncio.run(self._with_client(write))
-
-    async def _generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
-        async def generate(client: Any) -> None:
-            async def ask(request: Request) -> None:
-                on_done(request.problem, await self._ask(client, request, sampling))
-
-            await self._each(requests, ask)
-
-        await self._with_client(generate)
-
-    async def _each(self, items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-        """What `work` gives for every item, in order; at most `concurrency` at once, and the first fault ends all."""
-        gate = asyncio.Semaphore(self._concurrency)
-
-        async def gated(item: Any) -> Any:
-            async with gate:
-                return await work(item)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(gated(item)) for item in items]
-        return [task.result() for task in tasks]
-
-    async def _with_client(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        try:
-            from openai import AsyncOpenAI, OpenAIError
-        except ImportError as error:
-            raise EnvironmentProblem("an endpoint needs openai: pip install 'verl-duets[judge]'") from error
-
-        async with AsyncOpenAI(
-            base_url=self._url,
-            api_key=os.environ.get("OPENAI_API_KEY", "none"),
-            timeout=self._timeout,
-            max_retries=self._max_retries,
-        ) as client:
-            try:
-                return await work(client)
-            except (OpenAIError, ExceptionGroup) as errors:
-                first = _first(errors)
-                if not isinstance(first, OpenAIError):
-                    raise first from None
-                raise EnvironmentProblem(
-                    f"{self._url} failed: {type(first).__name__}: {first}; "
-                    "finished problems are kept, run again to go on"
-                ) from first
-
-    async def _ask_model_length(self, client: Any) -> int:
-        served = {model.id: getattr(model, "max_model_len", None) async for model in client.models.list()}
-        if self._model not in served:
-            raise EnvironmentProblem(f"{self._url} serves {', '.join(sorted(served))}, not {self._model}")
-        if served[self._model] is None:
-            raise EnvironmentProblem(f"{self._url} does not tell how long its context is, as vLLM's server does")
-        return served[self._model]
-
-    async def _ask_part(self, client: Any, turn: Turn, sampling: Sampling, separator: str) -> Part:
-        body = {"return_token_ids": True, "include_stop_str_in_output": True} | self._extra_body
-        if sampling.top_k > 0:
-            body["top_k"] = sampling.top_k
-        answer = await client.completions.create(
-            model=self._model,
-            prompt=turn.token_ids,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=turn.most,
-            stop=[separator, *sampling.stop],
-            seed=turn.seed if sampling.temperature > 0 else None,
-            extra_body=body,
+        return self._run(
+            lambda endpoint: _each(turns, lambda turn: self._ask_part(endpoint, turn, sampling, separator))
         )
-        (choice,) = answer.choices
-        token_ids = getattr(choice, "token_ids", None)
-        if token_ids is None:
-            raise EnvironmentProblem(f"{self._url} answers without token ids, which vLLM's server gives; no handoff")
-        return Part(list(token_ids), choice.finish_reason == "stop" and choice.stop_reason != separator)
 
-    async def _ask(self, client: Any, request: Request, sampling: Sampling) -> list[Sample]:
-        common = {
-            "model": self._model,
-            "n": sampling.n,
+    def _run(self, work: Callable[[Endpoint], Awaitable[Any]]) -> Any:
+        async def run() -> Any:
+            async with Endpoint(self._settings) as endpoint:
+                return await work(endpoint)
+
+        try:
+            return asyncio.run(run())
+        except (EndpointError, ExceptionGroup) as errors:
+            first = _first(errors)
+            if not isinstance(first, EndpointError):
+                raise first from None
+            raise EnvironmentProblem(f"{first}; finished problems are kept, run again to continue") from first
+
+    def _body(self, sampling: Sampling, seed: int) -> dict[str, Any]:
+        return {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
+            "top_k": sampling.top_k if sampling.top_k > 0 else None,
+            "seed": seed if sampling.temperature > 0 else None,
+        }
+
+    async def _ask_part(self, endpoint: Endpoint, turn: Turn, sampling: Sampling, separator: str) -> Part:
+        answer: Answer = await endpoint.complete(
+            turn.token_ids,
+            **self._body(sampling, turn.seed),
+            max_tokens=turn.most,
+            stop=[separator, *sampling.stop],
+            return_token_ids=True,
+            include_stop_str_in_output=True,
+            **self._extra_body,
+        )
+        (written,) = answer.completions
+        if written.token_ids is None:
+            raise EnvironmentProblem(
+                f"{self._settings.url} answers without token ids, which vLLM's server gives; no handoff"
+            )
+        return Part(list(written.token_ids), written.finish_reason == "stop" and written.stop_reason != separator)
+
+    async def _ask(self, endpoint: Endpoint, request: Request, sampling: Sampling) -> list[Sample]:
+        body = self._body(sampling, request.seed) | {
+            "n": sampling.n,
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop) or None,
-            "seed": request.seed if sampling.temperature > 0 else None,
         }
-        body = dict(self._extra_body)
-        if sampling.top_k > 0:
-            body["top_k"] = sampling.top_k
+        answer: Answer
         if request.token_ids is not None:
-            answer = await client.completions.create(
-                prompt=request.token_ids, extra_body={"return_token_ids": True} | body, **common
-            )
-            texts = [choice.text for choice in answer.choices]
+            answer = await endpoint.complete(request.token_ids, **body, return_token_ids=True, **self._extra_body)
         else:
-            answer = await client.chat.completions.create(messages=request.messages, extra_body=body, **common)
-            texts = [choice.message.content or "" for choice in answer.choices]
-        if len(texts) != sampling.n:
-            raise EnvironmentProblem(f"{self._url} gave {len(texts)} responses, expected n={sampling.n}")
+            answer = await endpoint.chat(request.messages or [], **body, **self._extra_body)
+        alone = answer.completion_tokens if sampling.n == 1 else None
         return [
             Sample(
                 problem=request.problem,
                 sample=number,
-                response=text,
-                tokens=_length(choice, answer, sampling.n),
-                finish_reason=str(choice.finish_reason),
-                prompt_tokens=answer.usage.prompt_tokens if answer.usage else -1,
+                response=written.text,
+                tokens=len(written.token_ids) if written.token_ids is not None else -1 if alone is None else alone,
+                finish_reason=written.finish_reason,
+                prompt_tokens=-1 if answer.prompt_tokens is None else answer.prompt_tokens,
             )
-            for number, (text, choice) in enumerate(zip(texts, answer.choices, strict=True))
+            for number, written in enumerate(answer.completions)
         ]
 
 
-def _length(choice: Any, answer: Any, n: int) -> int:
-    ids = getattr(choice, "token_ids", None)
-    if ids is not None:
-        return len(ids)
-    return answer.usage.completion_tokens if n == 1 and answer.usage else -1
+async def _each(items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """What `work` gives for every item, in order; the first fault ends all."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work(item)) for item in items]
+    return [task.result() for task in tasks]
 
 
 def _first(error: Exception) -> Exception:

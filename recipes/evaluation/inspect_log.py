@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from recipes.common import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.browse import read_outputs
 
@@ -123,8 +124,7 @@ def export(folder: Path, output: Path) -> list[Path]:
         log = log_of(model, benchmark, rows, summary["models"][model][benchmark], card, created)
         stamp, name = created.replace(":", "-"), re.sub(r"[^\w.-]+", "-", f"{benchmark}_{model}")
         path = output / f"{stamp}_{name}_{log['eval']['task_id']}.json"
-        output.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(log), encoding="utf-8")
+        files.write_json(path, log, indent=None)
         written.append(path)
     return written
 

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from recipes.common import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation import handoff, presentation
 from recipes.evaluation.benchmark import Benchmark, load
@@ -27,7 +28,7 @@ from recipes.evaluation.paired import compare
 from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.run_card import run_card
 from recipes.evaluation.running_grader import RunningGrader
-from recipes.evaluation.sample_store import Sample, read_samples, write_jsonl
+from recipes.evaluation.sample_store import Sample, read_samples
 from recipes.evaluation.settings import Settings, read_settings
 from recipes.evaluation.sources import read_rows
 from reward_fns.errors import RewardError
@@ -90,9 +91,9 @@ def evaluate(settings: Settings) -> dict[str, Any]:
         }
         for benchmark in benchmarks
     }
-    _write_json(settings.output_dir / "summary.json", summary)
-    _write_json(settings.output_dir / "run_card.json", run_card(settings.config, sources, cards))
-    (settings.output_dir / "summary.md").write_text(presentation.markdown(summary), encoding="utf-8")
+    files.write_json(settings.output_dir / "summary.json", summary)
+    files.write_json(settings.output_dir / "run_card.json", run_card(settings.config, sources, cards))
+    files.write(settings.output_dir / "summary.md", presentation.markdown(summary))
     presentation.plot_pass_at_k(summary, settings.output_dir / "pass_at_k.png")
     if summary["models"]:
         presentation.plot_comparison(summary, f"pass@{settings.metrics.k[0]}", settings.output_dir / "comparison.png")
@@ -173,8 +174,7 @@ def _grade(settings: Settings, benchmark: Benchmark, samples: Mapping[str, Seque
 
 def _write_samples(path: Path, benchmark: Benchmark, samples, graded: Mapping[str, Sequence[Grade]]) -> None:
     asked = {problem.id: {"question": problem.question, "gold": str(problem.gold)} for problem in benchmark.problems}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_jsonl(
+    files.write_json_lines(
         path,
         (
             asdict(sample) | asked[problem] | asdict(judged)
@@ -253,12 +253,6 @@ def _comparisons(settings: Settings, scores: Mapping[str, Mapping[str, Scores]])
                 row = asdict(found) | {"difference": found.difference._asdict()}
                 rows.append({"first": first, "second": second, "benchmark": benchmark, "metric": metric} | row)
     return rows
-
-
-def _write_json(path: Path, value: Any) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
-    temporary.replace(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from recipes.common import files
 from recipes.errors import DataError
 from recipes.evaluation.problem import Problem
-from recipes.evaluation.sample_store import write_jsonl
 from recipes.evaluation.sources import file_checksum, read_rows
 
 
@@ -39,17 +39,16 @@ def write(
     Args:
         origin: what identifies the source: id and revision, or the checksum of a file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.jsonl"
-    write_jsonl(path, (asdict(problem) for problem in problems))
+    files.write_json_lines(path, (asdict(problem) for problem in problems))
     manifest = {"name": name, "count": len(problems), "sha256": file_checksum(path), **origin}
     if shots:
         shots_path = folder / f"{name}.shots.jsonl"
-        write_jsonl(shots_path, ({"group": group, "examples": list(found)} for group, found in shots.items()))
+        files.write_json_lines(
+            shots_path, ({"group": group, "examples": list(found)} for group, found in shots.items())
+        )
         manifest["shots_sha256"] = file_checksum(shots_path)
-    temporary = manifest_path(folder, name).with_suffix(".tmp")
-    temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(manifest_path(folder, name))
+    files.write_json(manifest_path(folder, name), manifest)
     return manifest
 
 

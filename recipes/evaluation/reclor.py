@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recipes.errors import CheckpointError
+from recipes.errors import JournalError
 from recipes.evaluation.sample_store import Sample, read_samples
 from reward_fns.multiple_choice import finish_letter, strict_letter
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         found, guessed = predictions(read_samples(options.responses)[1], options.style)
-    except (OSError, ValueError, CheckpointError) as error:
+    except (OSError, ValueError, JournalError) as error:
         print(f"reclor: {error}", file=sys.stderr)
         return 2
     np.save(options.output, found)

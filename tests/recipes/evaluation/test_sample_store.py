@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.errors import CheckpointError
+from recipes.errors import JournalError
 from recipes.evaluation.sample_store import Sample, SampleStore, read_samples
 
 ROOT = Path(__file__).parents[3]
@@ -25,13 +25,15 @@ def test_finished_problems_are_found_again(tmp_path):
     store = SampleStore(tmp_path / "a" / "r.jsonl", SETTINGS, 2)
     store.add("p1", samples("p1"))
     store.add("p2", samples("p2"))
+    with pytest.raises(JournalError, match="being written by another process"):
+        SampleStore(store.path, SETTINGS, 2)
     store.close()
     assert SampleStore(store.path, SETTINGS, 2).finished == {"p1": samples("p1"), "p2": samples("p2")}
 
 
 def test_other_settings_are_refused_and_named(tmp_path):
     SampleStore(tmp_path / "r.jsonl", SETTINGS, 2).close()
-    with pytest.raises(CheckpointError, match=r"other settings: model=m, now model=other"):
+    with pytest.raises(JournalError, match=r"other settings \(model was 'm', now 'other'\)"):
         SampleStore(tmp_path / "r.jsonl", SETTINGS | {"model": "other"}, 2)
 
 
@@ -46,12 +48,21 @@ def test_unfinished_problems_and_a_cut_line_are_dropped(tmp_path):
     assert list(again.finished) == ["p1"]
     again.add("p2", samples("p2"))
     again.close()
-    assert read_samples(store.path) == (SETTINGS, samples("p1") + samples("p2"))
+    settings, found = read_samples(store.path)
+    assert settings == SETTINGS
+    assert [(sample.problem, sample.sample) for sample in found] == [
+        ("p1", 0),
+        ("p1", 1),
+        ("p2", 0),
+        ("p2", 0),
+        ("p2", 1),
+    ]
+    assert SampleStore(store.path, SETTINGS, 2).finished == {"p1": samples("p1"), "p2": samples("p2")}
 
 
 def test_a_damaged_line_in_the_middle_is_refused(tmp_path):
     (tmp_path / "r.jsonl").write_text('{"settings": {}}\nnonsense\n{"settings": {}}\n')
-    with pytest.raises(CheckpointError, match="line 2"):
+    with pytest.raises(JournalError, match="line 2"):
         SampleStore(tmp_path / "r.jsonl", {}, 1)
 
 
