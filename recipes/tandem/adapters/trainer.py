@@ -8,12 +8,10 @@ chosen by the same measure.
 import logging
 from pathlib import Path
 
-import torch
-import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
-from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 
+from recipes.common import data_plane
+from recipes.common.data_plane import KVBatchMeta
 from recipes.common.grouped_trainer import GroupedTrainer
 from recipes.common.settings import read
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
@@ -56,10 +54,9 @@ class TandemTrainer(GroupedTrainer):
         Raises:
             AuthorshipError: a response without a verified mask, or coins that fell on the senior implausibly often.
         """
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         total = Authorship()
-        for entry in data["extra_fields"]:
-            fields = getattr(entry, "data", entry) or {}
+        for fields in data_plane.read(batch, "extra_fields")["extra_fields"]:
+            fields = fields or {}
             require_no_fault((fields.get("reward_extra_info") or {}).get(FAULT))
             if COUNTS not in fields:
                 raise AuthorshipError("a response came without verified authorship: is its agent loop `tandem`?")
@@ -81,14 +78,9 @@ class TandemTrainer(GroupedTrainer):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
         if self.tandem is not None and self.settings.normaliser == "response":
-            # The clipped surrogate is linear in the advantage: senior tokens / response tokens turns one mean into the
-            # other.
-            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
-            rows = [row * self.senior_share for row in data["advantages"].unbind()]
-            fields = TensorDict(
-                {"advantages": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, batch_size=len(rows)
-            )
-            batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+            # the clipped surrogate is linear in the advantage: senior / response tokens turns one mean into the other
+            rows = data_plane.read(batch, "advantages")["advantages"]
+            batch = data_plane.write(batch, {"advantages": [row * self.senior_share for row in rows]})
         return batch
 
     def _validate(self) -> dict[str, float]:

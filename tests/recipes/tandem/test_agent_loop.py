@@ -146,13 +146,13 @@ def test_a_response_cut_at_its_length_keeps_its_authors(tokenizer):
 
 def trainer_on(extra_fields, monkeypatch, **settings):
     """A trainer without its workers, whose queue holds these extra fields."""
-    import recipes.tandem.adapters.trainer as module
+    from recipes.common import data_plane
     from recipes.tandem.settings import TandemSettings
 
     trainer = TandemTrainer.__new__(TandemTrainer)
     trainer.settings = TandemSettings()
     trainer.tandem = TandemConfig(**{"junior_model": "m"} | settings)
-    monkeypatch.setattr(module.tq, "kv_batch_get", lambda **_: {"extra_fields": extra_fields})
+    monkeypatch.setattr(data_plane.tq, "kv_batch_get", lambda **_: {"extra_fields": extra_fields})
     return trainer.check_authorship(SimpleNamespace(keys=["a"] * len(extra_fields), partition_id="train"))
 
 
