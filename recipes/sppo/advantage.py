@@ -1,4 +1,4 @@
-"""Win rates, soft baselines and regression targets of SPPO.
+"""Compute win rates, soft baselines and regression targets of SPPO.
 
 The method is Self-Play Preference Optimization (Wu et al. 2024, arXiv 2405.00675): the policy is regressed, in
 log-ratio to the policy that generated the data, on `eta * (score - baseline)`. Everything here acts on one number per
@@ -15,7 +15,7 @@ Index = Sequence[Hashable] | np.ndarray | torch.Tensor
 
 
 def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:
-    """(1/beta) log mean exp(beta * scores): the soft value that is the best baseline (SPPO paper, section 4.3).
+    """Compute (1/beta) log mean exp(beta * scores), the soft value that is the best baseline (SPPO paper, section 4.3).
 
     Args:
         scores: `(n,)`, n at least 1.
@@ -32,7 +32,7 @@ def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:
 def sppo_target(
     scores: torch.Tensor, index: Index, *, eta: float = 1.0, scope: str = "batch", baseline: str = "softmean"
 ) -> torch.Tensor:
-    """Regression target `eta * (score - baseline)` of each response's summed log-ratio, in nats.
+    """Compute the regression target `eta * (score - baseline)` of each response's summed log-ratio, in nats.
 
     With scores the win rates and `baseline="half"` it is the right-hand side of the SPPO paper's eq. 4.7; with
     `baseline="softmean"` it is section 4.3's, the normaliser sampled. Batch scope, soft baseline and raw rewards make
@@ -79,7 +79,7 @@ def sppo_target(
 
 
 def win_rates(scores: torch.Tensor, index: Index, *, kind: str = "binary", tau: float = 1.0) -> torch.Tensor:
-    """Estimated probability that a response beats one drawn from the same policy (SPPO paper, section 4).
+    """Estimate the probability that a response beats one drawn from the same policy (SPPO paper, section 4).
 
     P_hat(y_i) = (1/K) sum_k P(y_i > y_k) over the K responses to the prompt, y_i itself among them at 1/2.
 

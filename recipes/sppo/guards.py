@@ -1,4 +1,4 @@
-"""Refusal, before anything starts, of configurations in which SPPO would run wrong."""
+"""Refuse, before anything starts, configurations with which SPPO would compute something else."""
 
 import json
 import math
@@ -18,7 +18,7 @@ RENAMED = {
     "algorithm.sppo_eta": "algorithm.sppo.eta",
 }
 ITERATION_OPTIMIZER = "recipes.sppo.iteration_optimizer"
-# Above it, targets leave the range that Adam and gradient clipping make of any eta; the original's 1,000 needs its own.
+# Adam and gradient clipping rescale what a larger eta scales; the original's 1,000 belongs to its own optimiser.
 LARGEST_STEPWISE_ETA = 100.0
 MOST_UPDATES_WITHOUT_A_SCHEDULE = 32
 ASYNCHRONOUS = ("colocate_async", "separate_async")
@@ -165,7 +165,7 @@ def _check_iterations(config: DictConfig, settings: SppoSettings) -> None:
 
 
 def updates_per_step(config: DictConfig) -> int:
-    """Optimiser updates in one training step of verl."""
+    """Count the optimiser updates in one training step of verl."""
     actor = config.actor_rollout_ref.actor
     return math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
 

@@ -1,4 +1,4 @@
-"""Win rates from a pairwise judge, as a group hook: the paper's general preference in the place of a scalar reward.
+"""Get win rates from a pairwise judge, as a group hook: the paper's general preference in the place of a scalar reward.
 
 With K responses to a prompt, the judge compares every pair in both orders, the two verdicts are averaged, and the
 mean of a response's row, itself included with 1/2, is its estimated win rate P_hat(y > pi_t) (SPPO paper, section 4).

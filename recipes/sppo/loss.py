@@ -1,4 +1,4 @@
-"""The SPPO loss: squared distance of a response's summed log-ratio from its target.
+"""Compute the SPPO loss: the squared distance of a response's summed log-ratio from its target.
 
 Self-Play Preference Optimization (Wu et al. 2024, arXiv 2405.00675), eq. 4.7: log pi(y|x) is the sum over the tokens
 of the response, so the square contains the cross-token terms; a per-token square is another method.
@@ -8,7 +8,7 @@ import torch
 
 
 def sequence_log_ratio(old_log_prob: torch.Tensor, log_prob: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
-    """Summed log-ratio log pi_theta(y|x) - log pi_t(y|x) of each response, in nats.
+    """Sum the log-ratio log pi_theta(y|x) - log pi_t(y|x) over each response, in nats.
 
     Args:
         old_log_prob: `(B, T)` token log-probs under the policy that generated the data; no gradient flows to it.
@@ -40,7 +40,7 @@ def sppo_loss(
     *,
     normalizer: float | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Sum over responses of (log-ratio - target)^2, divided by `normalizer` (SPPO paper, eq. 4.7; no factor 1/2).
+    """Sum (log-ratio - target)^2 over responses and divide by `normalizer` (SPPO paper, eq. 4.7; no factor 1/2).
 
     Args:
         old_log_prob: `(B, T)` token log-probs under the policy that generated the data.

@@ -1,4 +1,4 @@
-"""Refusal, before anything starts, of configurations in which tandem training would run wrong."""
+"""Refuse, before anything starts, configurations with which tandem training would compute something else."""
 
 import asyncio
 import dataclasses
