@@ -13,7 +13,7 @@ COUNT = "sppo_updates"
 
 
 def linear_schedule(update: int, updates: int, warmup_ratio: float) -> float:
-    """Compute the factor of the learning rate at `update` (from 0) of an iteration's `updates`: up to 1, then down towards 0.
+    """Compute the learning rate factor at `update` (from 0) of an iteration's `updates`: up to 1, then towards 0.
 
     It is transformers' linear schedule of one more update without its first value, so that no update has a factor of 0.
     """
