@@ -59,9 +59,9 @@ def test_an_iteration_trains_from_its_first_update_and_resumes(start):
     sizes = ["data.train_batch_size=128", f"{optimizer}.updates_per_iteration=2", "trainer.save_freq=1"]
     arguments = ["scale=toy", "preset=iterative", *sizes, *QUIET]
     first = start("recipes.sppo.main", *arguments, "trainer.total_training_steps=1")
-    assert first.wait() == 0, first.log[-6000:]
+    assert first.wait(700) == 0, first.log[-6000:]
     second = start("recipes.sppo.main", *arguments, "trainer.total_training_steps=2")
-    assert second.wait() == 0, second.log[-6000:]
+    assert second.wait(700) == 0, second.log[-6000:]
     assert "setting global step to 1" in second.log
     steps = second.metrics()
     assert sorted(steps) == [1, 2]

@@ -77,7 +77,7 @@ def test_a_senior_that_always_writes_trains_as_grpo_does(start, small, toy_world
         "grpo": [],
     }.items():
         run = start("recipes.tandem.main", *arguments, f"preset={preset}", *extra, environment=environment)
-        assert run.wait() == 0, run.log[-6000:]
+        assert run.wait(850) == 0, run.log[-6000:]
         if preset == "tandem":
             assert {step["tandem/senior_token_share"] for step in run.metrics().values()} == {1.0}
         (weights,) = run.folder.rglob(f"*{preset}*/global_step_2/actor/huggingface/model.safetensors")
