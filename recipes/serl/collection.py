@@ -1,5 +1,6 @@
 """One step's collection: answer, vote and filter by difficulty until enough prompts survive, in bounded rounds."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from recipes.serl.difficulty import judge_difficulty
 from recipes.serl.journal import Journal
 from recipes.serl.pool import Instruction
 from recipes.serl.sources import Source
+
+AGREEMENT_BINS = ("to_0.2", "to_0.4", "to_0.6", "to_0.8", "to_1")
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,10 @@ def collect(
     """Collect `target` groups whose agreement lies within `bounds` (SeRL code, `ppo_trainer.fit` and `online_filter`).
 
     Each round answers up to `round_size` instructions of `source`; at most `max_rounds` are made. `multiple` is the
-    number of prompts that one update needs: a step that falls short trains whole updates. Survivors become few-shot
-    examples whether or not they are trained on, and what is left over expires with the step, as in the original. Every
-    instruction's fate is in the journal when this returns.
+    number of prompts that one update needs: a step that falls short trains whole updates, and where the source has
+    nothing more to give also the part of one. Survivors become few-shot examples whether or not they are trained on,
+    and what is left over expires with the step, as in the original. Every instruction's fate is in the journal when
+    this returns.
     """
     collection, survivors = Collection(), []
     while len(survivors) < target and collection.rounds < max_rounds:
@@ -98,7 +102,7 @@ def collect(
                 _write_group(journal, "filtered_data", step, group, reason=reason)
     n_trained = min(target, len(survivors))
     if n_trained < target:
-        n_trained -= n_trained % multiple
+        n_trained -= 0 if source.exhausted else n_trained % multiple
         collection.reason = _shortfall(source, collection, len(survivors), target)
     collection.trained = survivors[:n_trained]
     for group in collection.trained:
@@ -110,8 +114,13 @@ def collect(
     return collection
 
 
-def vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Quality of the votes of a step: agreement, entropy, and label accuracy over the groups with a gold answer."""
+def vote_metrics(groups: Sequence[Group], trained: Sequence[Group] = ()) -> dict[str, float]:
+    """Quality of the votes of a step: agreement and entropy, and how often the winner is right where gold is known.
+
+    Label accuracy is given over all voted `groups`, over those that are `trained`, and in each fifth of agreement with
+    the number of labelled groups in it. Groups without a gold answer have no part in it; without any there is no such
+    metric.
+    """
     if not groups:
         return {}
     metrics = {
@@ -119,10 +128,25 @@ def vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "serl/vote/entropy": sum(group.entropy for group in groups) / len(groups),
         "serl/vote/unanimous": sum(group.agreement == 1.0 for group in groups) / len(groups),
     }
-    labelled = [group.label_correct for group in groups if group.label_correct is not None]
-    if labelled:
-        metrics["serl/vote/label_accuracy"] = sum(labelled) / len(labelled)
+    labels = {"": _labels(groups), "_trained": _labels(trained)}
+    labels |= {
+        f"_agreement_{name}": _labels([group for group in groups if agreement_bin(group.agreement) == name])
+        for name in AGREEMENT_BINS
+    }
+    for name, correct in labels.items():
+        if correct:
+            metrics[f"serl/vote/label_accuracy{name}"] = sum(correct) / len(correct)
+            metrics[f"serl/vote/labelled{name}"] = float(len(correct))
     return metrics
+
+
+def agreement_bin(agreement: float) -> str:
+    """The fifth of an agreement in 0..1: each holds its upper end, the first one 0 as well."""
+    return AGREEMENT_BINS[min(4, max(0, math.ceil(agreement * 5 - 1e-9) - 1))]
+
+
+def _labels(groups: Sequence[Group]) -> list[bool]:
+    return [group.label_correct for group in groups if group.label_correct is not None]
 
 
 def _shortfall(source: Source, collection: Collection, n_survivors: int, target: int) -> str:

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+from recipes.common.split_resources import rollout_devices
 from recipes.serl.settings import InstructionSettings
 
 logger = logging.getLogger(__name__)
+
+
+SEED_NAMES = {"sglang": "sampling_seed"}
+"""What a rollout engine calls the seed of one request; `seed` elsewhere."""
 
 
 class GenerationFailed(RuntimeError):
@@ -23,12 +28,20 @@ class InstructionGenerator:
     """
 
     def __init__(
-        self, client: Any, tokenizer: Any, settings: InstructionSettings, *, rng_seed: int, timeout: float = 600.0
+        self,
+        client: Any,
+        tokenizer: Any,
+        settings: InstructionSettings,
+        *,
+        rng_seed: int,
+        engine: str = "vllm",
+        timeout: float = 600.0,
     ) -> None:
         self.client = client
         self.tokenizer = tokenizer
         self.settings = settings
         self.rng_seed = rng_seed
+        self.seed_name = SEED_NAMES.get(engine, "seed")
         self.timeout = timeout
 
     def __call__(self, prompts: list[list[int]], step: int, call: int) -> list[str | None]:
@@ -60,11 +73,19 @@ class InstructionGenerator:
             "top_p": self.settings.top_p,
             "presence_penalty": self.settings.presence_penalty,
             "max_tokens": self.settings.max_tokens,
-            "seed": zlib.crc32(f"{self.rng_seed}/instructions/{step}/{call}/{number}".encode()),
+            self.seed_name: zlib.crc32(f"{self.rng_seed}/instructions/{step}/{call}/{number}".encode()),
         }
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def rollout_engines(config: Any) -> int:
+    """Rollout engines that a composed configuration starts."""
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    devices = rollout_devices(config) or trainer.nnodes * trainer.n_gpus_per_node
+    per_engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    return max(1, devices // per_engine)
 
 
 def chat_tokenizer(tokenizer: Any, template_kwargs: dict[str, Any] | None = None):

@@ -1,8 +1,13 @@
-"""JSON-lines records of what became of every instruction, cut back to the checkpoint when a run resumes."""
+"""JSON-lines records of what became of every instruction, set back to the checkpoint when a run resumes.
+
+Byte offsets, not lines, are what a checkpoint keeps of them: a step appends to three files of its own, and setting them
+back must not depend on how much of the last line reached the disk.
+"""
 
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 KINDS = ("filtered_data", "expired_data", "keep_train_data")
@@ -43,10 +48,11 @@ class Journal:
                 offsets[path.name] = os.fstat(file.fileno()).st_size
         return offsets
 
-    def truncate(self, offsets: dict[str, int]) -> None:
-        """Cut the files back to `offsets` and remove those that came later.
+    def set_back(self, offsets: dict[str, int]) -> Path | None:
+        """Set the files back to `offsets`; what is beyond them is moved into a subfolder, which is returned.
 
-        Raises `JournalError` when a file is missing or shorter than its offset.
+        Nothing is deleted: it may be the record of another run, or of steps that a killed run made after its last
+        checkpoint. Raises `JournalError` when a file is missing or shorter than its offset.
         """
         for name, offset in offsets.items():
             path = self.folder / name
@@ -57,11 +63,18 @@ class Journal:
                     f"journal {path} {found}, the checkpoint was written when it had {offset}; "
                     "restore the file or start a new run with another journal folder"
                 )
-        for path in self._files():
-            if path.name not in offsets:
-                path.unlink()
-            elif path.stat().st_size > offsets[path.name]:
+        beyond = [path for path in self._files() if path.stat().st_size > offsets.get(path.name, -1)]
+        if not beyond:
+            return None
+        aside = self._new_folder()
+        for path in beyond:
+            if path.name in offsets:
+                # The copy is whole before the original is cut.
+                shutil.copy2(path, aside / path.name)
                 os.truncate(path, offsets[path.name])
+            else:
+                path.rename(aside / path.name)
+        return aside
 
     def read(self, kind: str, step: int) -> list[dict]:
         """The records of one file, empty when it does not exist."""
@@ -72,3 +85,14 @@ class Journal:
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
+
+    def _new_folder(self) -> Path:
+        number = 1
+        while True:
+            folder = self.folder / f"set_aside_{number}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return folder

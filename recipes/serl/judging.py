@@ -7,6 +7,7 @@ from recipes.common.groups import GroupHook, Settlement, settle
 from recipes.common.reward_faults import RewardFaults
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
+from recipes.serl.reward import NO_GOLD
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import vote_on_group
 from reward_fns.majority import Vote
@@ -24,8 +25,8 @@ def judge_by_vote(
 ) -> tuple[Round, Settlement]:
     """Vote on every group that has all its `n` responses; `instructions` are the prompts of the round by uid.
 
-    The vote replaces whatever the reward function said. Where it knew a gold answer (rows of a dataset), its verdict
-    on the winner becomes `label_correct`. `on_vote` sees every vote that could be counted.
+    The vote replaces whatever the reward function said. Where it knew a gold answer (labelled rows of a dataset), its
+    verdict on the winner becomes `label_correct`. `on_vote` sees every vote that could be counted.
 
     Raises:
         BudgetSpent: more responses failed, or could not be compared, than the budget allows.
@@ -64,13 +65,16 @@ def judge_by_label(
     *,
     n: int,
 ) -> tuple[Round, Settlement]:
-    """Take the rewards as they are, after `hook`; a response without a Score leaves its group.
+    """Take the rewards as they are, after `hook`; a response without a Score, or without gold answer, leaves its group.
 
     Agreement is the mean reward of those that stay.
 
     Raises:
         BudgetSpent: more responses could not be judged than the budget allows.
     """
+    for sample in (sample for group in groups for sample in group.samples):
+        if _lacks_gold(sample.result):
+            sample.result = Skip("gold_missing")
     if hook is not None:
         hook(groups)
     settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=min(faults.min_group, n))
@@ -85,14 +89,37 @@ def judge_by_label(
     return judged, settlement
 
 
+def labelled_samples(
+    data_sources: Sequence[str],
+    uids: Sequence[str],
+    infos: Mapping[str, Sequence],
+    expected_counts: Mapping[tuple[str, str], int] | None = None,
+) -> tuple[list[str], list[str], dict[str, list], dict[tuple[str, str], int] | None]:
+    """Validation samples whose prompt has a gold answer, in verl's parallel columns; the others have no reward."""
+    reasons = infos.get("reason", [None] * len(uids))
+    places = [place for place, reason in enumerate(reasons) if reason != NO_GOLD]
+    unlabelled = {uid for uid, reason in zip(uids, reasons, strict=True) if reason == NO_GOLD}
+    expected = expected_counts and {key: n for key, n in expected_counts.items() if key[1] not in unlabelled}
+    return (
+        [data_sources[place] for place in places],
+        [uids[place] for place in places],
+        {name: [column[place] for place in places] for name, column in infos.items()},
+        expected,
+    )
+
+
 def _leave(judged: Round, instruction: Instruction, group: responses.Group | None, reason: str) -> None:
     judged.unusable.append((instruction, reason))
     if group is not None:
         group.drop = reason
 
 
+def _lacks_gold(verdict: object) -> bool:
+    return isinstance(verdict, Score) and verdict.reason == NO_GOLD
+
+
 def _label(verdict: object) -> bool | None:
-    return verdict.value > 0 if isinstance(verdict, Score) else None
+    return verdict.value > 0 if isinstance(verdict, Score) and not _lacks_gold(verdict) else None
 
 
 def _settle(groups: Sequence[responses.Group], faults: RewardFaults, *, expected: int, min_group: int) -> Settlement:

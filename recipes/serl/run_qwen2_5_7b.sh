@@ -18,6 +18,7 @@ GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=sp
 OFFLOAD=${OFFLOAD:-true}                                 # true: parameters and optimizer rest in host memory
 NGPUS=${NGPUS:-8}                                        # that train, per node; RESOURCES=split takes others beside them
 NNODES=${NNODES:-1}
+MINI_BATCH=${MINI_BATCH:-$(((NGPUS * NNODES + 15) / 16))}      # prompts of an update: its 16 rows each give every GPU one
 ROLLOUT_NGPUS=${ROLLOUT_NGPUS:-}                        # RESOURCES=split: for rollouts, per node; empty: NGPUS
 ROLLOUT_NNODES=${ROLLOUT_NNODES:-}                      # empty: NNODES
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
@@ -37,6 +38,7 @@ exec python3 -m recipes.serl.main scale=qwen2_5_7b variant="${VARIANT}" estimato
   actor_rollout_ref.rollout.name="${ROLLOUT}" \
   actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
   actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
+  actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH}" \
   trainer.n_gpus_per_node="${NGPUS}" \
   trainer.nnodes="${NNODES}" \
   trainer.logger="[${LOGGER}]" \

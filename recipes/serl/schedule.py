@@ -1,4 +1,4 @@
-"""When a run ends, and its learning rate, which never rises again."""
+"""When a run ends, and how many optimizer updates it makes."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ class Schedule:
 
     The original code uses `instructions_num_per_iteration` only for the length of the learning-rate schedule and has to
     be stopped by hand; here a run ends when `iterations` times that many prompts were trained, or after `max_steps`
-    trainer steps, so that steps which train fewer prompts, or none, cannot prolong it without limit.
+    trainer steps, so that steps which train fewer prompts, or none, cannot prolong it without limit. Where prompts come
+    from a dataset, `available_prompts` (its rows times its epochs) bounds it; `None` where the model writes them.
     """
 
     instructions_num_per_iteration: int = 2000
@@ -19,9 +20,10 @@ class Schedule:
     responses_per_prompt: int = 16
     sequences_per_update: int = 16
     step_slack: float = 1.0
+    available_prompts: int | None = None
 
     def __post_init__(self) -> None:
-        counts = {name: value for name, value in vars(self).items() if name != "step_slack"}
+        counts = {name: value for name, value in vars(self).items() if name != "step_slack" and value is not None}
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a positive whole number, got {value!r}")
@@ -31,7 +33,8 @@ class Schedule:
     @property
     def total_prompts(self) -> int:
         """Prompts to train in all."""
-        return self.instructions_num_per_iteration * self.iterations
+        asked = self.instructions_num_per_iteration * self.iterations
+        return asked if self.available_prompts is None else min(asked, self.available_prompts)
 
     @property
     def full_steps(self) -> int:
@@ -63,22 +66,3 @@ class Schedule:
         if step >= self.max_steps:
             return "max_steps"
         return None
-
-
-def learning_rate_factor(
-    update: int, total_updates: int, *, warmup_ratio: float = 0.03, min_ratio: float = 0.1
-) -> float:
-    """Multiple of the peak learning rate before update number `update` (from 0): warm-up, cosine, then constant.
-
-    Equal to the cosine schedule with minimum of transformers up to `total_updates`; past it that one rises again, this
-    one stays at `min_ratio`. The original set-up is 5e-7 falling to 5e-8 with 3 % warm-up.
-    """
-    if total_updates < 1 or update < 0:
-        raise ValueError(f"need total_updates >= 1 and update >= 0, got {total_updates} and {update}")
-    warmup = math.ceil(total_updates * warmup_ratio)
-    if update < warmup:
-        return update / max(1, warmup)
-    if update >= total_updates:
-        return min_ratio
-    progress = (update - warmup) / max(1, total_updates - warmup)
-    return min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + math.cos(math.pi * progress))

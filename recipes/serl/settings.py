@@ -19,7 +19,8 @@ class InstructionSettings:
         prompt_file: few-shot prompt file (`--few_shot_prompt`), null for the one that ships with the recipe.
         few_shot_generation: examples in a few-shot prompt (`--few_shot_generation`).
         few_shot_generated: at most so many of them are the model's own.
-        few_shot_generation_batch_size: prompts of one generation call (`--few_shot_generation_batch_size`).
+        few_shot_generation_batch_size: prompts of one generation call (`--few_shot_generation_batch_size`, 4); null
+            for one to each rollout engine, and at least 4.
         max_prompt_tokens: limit of a few-shot prompt (`--prompt_max_len`).
         overlong_prompt: `drop_examples`, or `truncate` as the original.
         temperature, top_p, presence_penalty, max_tokens: sampling of a generation call.
@@ -34,7 +35,7 @@ class InstructionSettings:
     prompt_file: str | None = None
     few_shot_generation: int = 8
     few_shot_generated: int = 2
-    few_shot_generation_batch_size: int = 4
+    few_shot_generation_batch_size: int | None = 4
     max_prompt_tokens: int = 1024
     overlong_prompt: str = "drop_examples"
     temperature: float = 0.8
@@ -154,7 +155,7 @@ class SerlSettings:
             "instructions.temperature": (self.instructions.temperature, 0),
         }
         for name, (value, least) in at_least.items():
-            if not value >= least:
+            if value is not None and not value >= least:
                 raise ConfigError(f"serl.{name} must be at least {least}, found {value}")
         shares = {
             "instructions.top_p": self.instructions.top_p,

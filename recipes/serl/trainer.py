@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import transfer_queue as tq
@@ -13,10 +14,10 @@ from recipes.common.grouped_trainer import GroupedTrainer
 from recipes.common.split_rollout import SplitRollout
 from recipes.serl.answering import PARTITION, instruction_row, prompt_batch, rows_of
 from recipes.serl.collection import Collection, Round, collect, vote_metrics
-from recipes.serl.generation import InstructionGenerator, chat_tokenizer
+from recipes.serl.generation import InstructionGenerator, chat_tokenizer, rollout_engines
 from recipes.serl.instructions import load_template
 from recipes.serl.journal import Journal
-from recipes.serl.judging import judge_by_label, judge_by_vote
+from recipes.serl.judging import judge_by_label, judge_by_vote, labelled_samples
 from recipes.serl.padding import reset_padding
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.questions import read_rows
@@ -44,18 +45,6 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
 
     def __init__(self, config) -> None:
         self.settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
-        rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
-        self.schedule = Schedule(
-            instructions_num_per_iteration=self.settings.instructions_num_per_iteration,
-            iterations=self.settings.iterations,
-            prompts_per_step=config.data.train_batch_size,
-            responses_per_prompt=rollout.n,
-            sequences_per_update=actor.ppo_mini_batch_size * rollout.n,
-            step_slack=self.settings.step_slack,
-        )
-        with open_dict(config):
-            limit = config.trainer.total_training_steps
-            config.trainer.total_training_steps = min(self.schedule.max_steps, limit or self.schedule.max_steps)
         self.trained_prompts = 0
         self.skipped_steps = 0
         self.stepped = False
@@ -69,6 +58,29 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
         folder = self.settings.journal_dir or os.path.join(self.config.trainer.default_local_dir, "filtered_data")
         self.journal = Journal(folder)
         self.source = self._self_instruct() if self.settings.variant == "self_instruct" else self._dataset()
+        self._set_length(len(self.train_dataset))
+
+    def _set_length(self, rows: int) -> None:
+        """Let the run end when the recipe says so, whatever verl makes of the number of rows and of the batch size."""
+        config, settings = self.config, self.settings
+        rollout, actor, trainer = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.trainer
+        self.schedule = Schedule(
+            instructions_num_per_iteration=settings.instructions_num_per_iteration,
+            iterations=settings.iterations,
+            prompts_per_step=config.data.train_batch_size,
+            responses_per_prompt=rollout.n,
+            sequences_per_update=actor.ppo_mini_batch_size * rollout.n,
+            step_slack=settings.step_slack,
+            available_prompts=None if settings.variant == "self_instruct" else rows * trainer.total_epochs,
+        )
+        steps = self.schedule.max_steps
+        self.total_training_steps = min(steps, trainer.total_training_steps or steps)
+        # verl's loop divides by it and ends with its epochs: with so many no run of the source is longer.
+        self.steps_per_epoch = math.ceil(rows / config.data.train_batch_size)
+        with open_dict(config):
+            trainer.total_training_steps = self.total_training_steps
+            # Step k trains at k of so many, so that neither end of the schedule falls on a step.
+            actor.optim.total_training_steps = self.total_training_steps + 1
 
     def _self_instruct(self) -> SelfInstructSource:
         settings = self.settings
@@ -80,10 +92,11 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
             rng_seed=settings.rng_seed,
         )
         template_kwargs = dict(self.config.data.get("apply_chat_template_kwargs") or {})
+        batch_size = settings.instructions.few_shot_generation_batch_size or max(4, rollout_engines(self.config))
         return SelfInstructSource(
             pool,
             load_template(settings.instructions.prompt_file),
-            settings.instructions,
+            replace(settings.instructions, few_shot_generation_batch_size=batch_size),
             self.journal,
             tokenize=chat_tokenizer(self.tokenizer, template_kwargs),
             generate=self._generate_instructions,
@@ -112,7 +125,7 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps == 0:
-            self.journal.truncate({})
+            self._set_journal_back({})
             return
         if self.config.trainer.resume_mode == "resume_path":
             folder = Path(self.config.trainer.resume_from_path)
@@ -120,10 +133,15 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
             folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         state = read_state(folder / STATE_FILE)
         self.source.load_state_dict(state["source"])
-        self.journal.truncate(state["journal"])
+        self._set_journal_back(state["journal"])
         self.trained_prompts, self.skipped_steps = state["trained_prompts"], state["skipped_steps"]
         self.alarm.load_state_dict(state["alarm"])
         self._end_when_finished()
+
+    def _set_journal_back(self, offsets: dict[str, int]) -> None:
+        aside = self.journal.set_back(offsets)
+        if aside is not None:
+            print(f"serl: {aside.parent} held records that do not belong to step {self.global_steps}; now in {aside}")
 
     def prepare_step(self) -> dict:
         """Nothing to submit ahead: the prompts of a step are written by its own policy."""
@@ -190,7 +208,11 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
     def _generate_instructions(self, prompts: list[list[int]], step: int, call: int) -> list[str | None]:
         with marked_timer("instructions", self.timing_raw):
             generator = InstructionGenerator(
-                self.get_llm_client(), self.tokenizer, self.settings.instructions, rng_seed=self.settings.rng_seed
+                self.get_llm_client(),
+                self.tokenizer,
+                self.settings.instructions,
+                rng_seed=self.settings.rng_seed,
+                engine=self.config.actor_rollout_ref.rollout.name,
             )
             return generator(prompts, step, call)
 
@@ -322,7 +344,7 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
         step, trained = self.global_steps, len(collection.trained)
         self.trained_prompts += trained
         self.skipped_steps = 0 if trained else self.skipped_steps + 1
-        metrics.update(vote_metrics(collection.groups))
+        metrics.update(vote_metrics(collection.groups, collection.trained))
         metrics.update({f"serl/instructions/{name}": n for name, n in self.source.take_counts().items()})
         metrics.update(
             {
@@ -348,6 +370,14 @@ class SerlTrainer(SplitRollout, GroupedTrainer):
                 f"{self.settings.limits.max_skipped_steps}. The last one: {collection.reason}"
             )
         self._end_when_finished()
+
+    def _val_metrics_update(
+        self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, expected_acc_counts=None
+    ) -> dict[str, float]:
+        """Validate on problems with a gold answer alone."""
+        labelled = labelled_samples(data_sources, sample_uids, reward_extra_infos_dict, expected_acc_counts)
+        sources, uids, infos, expected = labelled
+        return super()._val_metrics_update(sources, uids, infos, sample_turns, expected_acc_counts=expected)
 
     def _end_when_finished(self) -> None:
         if self.schedule.finished(self.trained_prompts, self.global_steps) or self.source.exhausted:

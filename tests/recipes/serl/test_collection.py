@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from recipes.serl.collection import Group, Round, collect, vote_metrics
+from recipes.serl.collection import Group, Round, agreement_bin, collect, vote_metrics
 from recipes.serl.instructions import PromptTemplate
 from recipes.serl.journal import Journal
 from recipes.serl.pool import Instruction, InstructionPool
@@ -201,15 +201,42 @@ def test_a_restored_dataset_goes_on_where_it_stopped():
         DatasetSource(questions[:-1]).load_state_dict(whole.state_dict())
 
 
+def test_a_dataset_smaller_than_an_update_trains_what_survives(tmp_path):
+    made = DatasetSource([f"question {i}" for i in range(10)])
+    journal, agreements = Journal(tmp_path), [0.5] * 6 + [1.0] * 4
+    collection = collect(made, answer_with(agreements), journal, step=1, target=16, round_size=16, multiple=8)
+    assert len(collection.trained) == 6 and journal.read("expired_data", 1) == []
+
+
 def test_vote_metrics_count_labels_only_where_they_are_known():
     instruction = Instruction(0, "x")
     groups = [Group(instruction, 1.0, 0.0, True), Group(instruction, 0.5, 0.7, False), Group(instruction, 0.25, 1.1)]
-    assert vote_metrics(groups) == pytest.approx(
+    groups.append(Group(instruction, 0.8, 0.2, True))
+    assert vote_metrics(groups, groups[1:]) == pytest.approx(
         {
-            "serl/vote/agreement": 1.75 / 3,
-            "serl/vote/entropy": 0.6,
-            "serl/vote/unanimous": 1 / 3,
-            "serl/vote/label_accuracy": 0.5,
+            "serl/vote/agreement": 2.55 / 4,
+            "serl/vote/entropy": 0.5,
+            "serl/vote/unanimous": 1 / 4,
+            "serl/vote/label_accuracy": 2 / 3,
+            "serl/vote/labelled": 3,
+            "serl/vote/label_accuracy_trained": 1 / 2,
+            "serl/vote/labelled_trained": 2,
+            "serl/vote/label_accuracy_agreement_to_0.6": 0,
+            "serl/vote/labelled_agreement_to_0.6": 1,
+            "serl/vote/label_accuracy_agreement_to_0.8": 1,
+            "serl/vote/labelled_agreement_to_0.8": 1,
+            "serl/vote/label_accuracy_agreement_to_1": 1,
+            "serl/vote/labelled_agreement_to_1": 1,
         }
     )
-    assert vote_metrics([]) == {} and "serl/vote/label_accuracy" not in vote_metrics(groups[2:])
+    assert vote_metrics([]) == {}
+    assert not any("label" in name for name in vote_metrics(groups[2:3], groups[2:3])), "no gold, no such metric"
+
+
+@pytest.mark.parametrize("n", [5, 8, 10, 16])
+def test_agreements_fall_into_fifths_that_hold_their_upper_end(n):
+    for votes in range(n + 1):
+        low, high = {"to_0.2": (-1, 1), "to_0.4": (1, 2), "to_0.6": (2, 3), "to_0.8": (3, 4), "to_1": (4, 5)}[
+            agreement_bin(votes / n)
+        ]
+        assert low * n < 5 * votes <= high * n

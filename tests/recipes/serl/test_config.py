@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 from recipes.common.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
+from recipes.launch.config_checks import check_micro_batches
+from recipes.serl.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.prepare_seeds import ANSWER_TEMPLATE
 from recipes.serl.schedule import Schedule
@@ -86,6 +88,7 @@ def test_the_reference_convention_has_the_constants_of_the_original(seeds):
         "reference",
         "earliest",
     )
+    assert (serl.instructions.few_shot_generation_batch_size, serl.instructions.fall_back_to_seeds) == (4, False)
     assert serl.answer_template == "{question}" and rollout.agent.default_agent_loop == "serl_raw_prompt"
 
 
@@ -109,7 +112,13 @@ def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
         ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "sync_refill_failed_groups=false"),
         ({"actor_rollout_ref.rollout.n": 1}, "rollout.n of at least 2"),
         ({"actor_rollout_ref.actor.ppo_mini_batch_size": 3}, "multiple of"),
-        ({"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 5}, "must divide the 16 rows"),
+        (
+            {
+                "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": False,
+                "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 5,
+            },
+            "must divide the 16 rows",
+        ),
         ({"actor_rollout_ref.rollout.max_model_len": 1500}, "at least 2048"),
         ({"serl.reward_difficulty_bounds": [0.9, 0.1]}, "serl.reward_difficulty_bounds"),
         ({"serl.answer_template": "ask"}, "must contain {question}"),
@@ -157,6 +166,59 @@ def test_split_resources_take_as_many_devices_again(seeds, platform, backend):
     assert rollout.checkpoint_engine.backend == backend
 
 
+def test_each_rollout_engine_gets_a_few_shot_prompt(seeds):
+    config = composed(seeds, "trainer.nnodes=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=2")
+    assert config.serl.instructions.few_shot_generation_batch_size is None
+    assert rollout_engines(config) == 8
+    assert rollout_engines(composed(seeds, "resources=split", "actor_rollout_ref.rollout.n_gpus_per_node=3")) == 3
+    assert rollout_engines(composed(seeds, "scale=toy")) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 20, 125])
+def test_every_step_trains_at_a_rate_above_zero_that_never_rises_after_the_warm_up(base, steps):
+    import torch
+    from verl.utils.torch_functional import get_cosine_schedule_with_warmup
+
+    config = base.copy()
+    optim = trainer_with(config, steps * config.data.train_batch_size).config.actor_rollout_ref.actor.optim
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    warmup = int(optim.lr_warmup_steps_ratio * optim.total_training_steps)
+    scheduler = get_cosine_schedule_with_warmup(
+        optimizer,
+        warmup,
+        optim.total_training_steps,
+        min_lr_ratio=optim.min_lr_ratio,
+        zero_indexed_step=optim.zero_indexed_step,
+    )
+    rates = []
+    for _ in range(steps):
+        rates += scheduler.get_last_lr()
+        optimizer.step()
+        scheduler.step()
+    assert min(rates) > 0.1 and rates[warmup:] == sorted(rates[warmup:], reverse=True)
+    assert steps < 20 or rates[-1] < 0.12
+
+
+def trainer_with(config, rows):
+    """A trainer of `variant=majority` that has opened a dataset of so many rows."""
+    from recipes.serl.settings import SerlSettings
+    from recipes.serl.trainer import SerlTrainer
+
+    made = SerlTrainer.__new__(SerlTrainer)
+    OmegaConf.update(config, "trainer.total_epochs", 1)
+    OmegaConf.set_struct(config, True)
+    made.config, made.settings = config, SerlSettings(variant="majority", instructions_num_per_iteration=7500)
+    made._set_length(rows)
+    return made
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(8, 1), (16, 1), (30, 2), (100, 7)])
+def test_small_data_trains_to_its_end(base, rows, steps):
+    made = trainer_with(base.copy(), rows)
+    assert made.steps_per_epoch == made.total_training_steps == steps
+    assert made.schedule.prompts_left(0) == rows
+
+
 def test_resources_are_shared_unless_asked_otherwise(seeds):
     config = composed(seeds)
     before = config.copy()
@@ -170,9 +232,18 @@ def test_split_resources_are_checked(base, seeds):
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in ROOM.glob("run_*.sh")))
-@pytest.mark.parametrize("resources", ["colocated", "split"])
-def test_launchers_hand_over_keys_that_exist(script, resources, seeds, tmp_path):
-    knobs = {"RESOURCES": "split", "NGPUS": "2", "ROLLOUT_NGPUS": "6"} if resources == "split" else {}
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_an_update_has_a_row_for_every_gpu_of_several_nodes(script, nodes, seeds, tmp_path):
+    arguments = handed_over(script, tmp_path, {"NNODES": str(nodes)})
+    config = composed(seeds, *arguments)
+    check_serl_config(config)
+    check_micro_batches(config)
+    rows = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+    assert rows % (8 * nodes) == 0 and (nodes > 2 or rows == 16)
+
+
+def handed_over(script, tmp_path, knobs):
+    """The arguments that a launcher gives to the recipe."""
     stub = tmp_path / "python3"
     stub.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
     stub.chmod(0o755)
@@ -180,8 +251,16 @@ def test_launchers_hand_over_keys_that_exist(script, resources, seeds, tmp_path)
     run = subprocess.run(["bash", str(ROOM / script)], env=environment, capture_output=True, text=True, check=True)
     arguments = run.stdout.split("\0")[:-1]
     assert arguments[:2] == ["-m", "recipes.serl.main"]
-    config = composed(seeds, *arguments[2:])
-    refuse_unknown_additions(arguments[2:], verl_defaults(), ["serl"])
+    return arguments[2:]
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in ROOM.glob("run_*.sh")))
+@pytest.mark.parametrize("resources", ["colocated", "split"])
+def test_launchers_hand_over_keys_that_exist(script, resources, seeds, tmp_path):
+    knobs = {"RESOURCES": "split", "NGPUS": "2", "ROLLOUT_NGPUS": "6"} if resources == "split" else {}
+    arguments = handed_over(script, tmp_path, knobs)
+    config = composed(seeds, *arguments)
+    refuse_unknown_additions(arguments, verl_defaults(), ["serl"])
     choose_backend(config)
     check_serl_config(config)
     assert (config.trainer.n_gpus_per_node, rollout_devices(config)) == ((2, 6) if knobs else (8, 0))

@@ -64,6 +64,14 @@ def test_sampling_is_its_own_and_seeds_depend_on_the_place_alone():
     assert len({seed for step in range(5) for call in range(5) for seed in seeds(step, call)}) == 50
 
 
+@pytest.mark.parametrize(("engine", "name"), [("vllm", "seed"), ("sglang", "sampling_seed")])
+def test_the_seed_has_the_name_that_the_engine_knows(engine, name):
+    server = Server()
+    InstructionGenerator(server, Letters(), InstructionSettings(), rng_seed=42, engine=engine)([[1]], 1, 0)
+    ((_, params),) = server.requests
+    assert set(params) == {"temperature", "top_p", "presence_penalty", "max_tokens", name}
+
+
 def test_a_tokenizer_without_chat_template_gets_the_bare_text():
     tokenize = chat_tokenizer(Letters())
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]

@@ -27,16 +27,31 @@ def test_a_line_holds_what_the_writer_knows(tmp_path):
         journal.write("kept", 3, idx=0, prompt="x")
 
 
-def test_later_lines_and_files_are_cut_off_and_other_files_stay(tmp_path):
+def test_a_journal_is_set_back_and_nothing_is_lost(tmp_path):
     journal = Journal(tmp_path)
     (tmp_path / "notes.jsonl").write_text("mine")
     journal.write("keep_train_data", 1, idx=0, prompt="a")
     offsets = journal.sync()
     journal.write("keep_train_data", 1, idx=1, prompt="b")
     journal.write("filtered_data", 2, idx=2, prompt="c")
-    journal.truncate(offsets)
+    journal.set_back(offsets)
     assert [record["idx"] for record in journal.read("keep_train_data", 1)] == [0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep_train_data_1.jsonl", "notes.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["keep_train_data_1.jsonl", "notes.jsonl", "set_aside_1"]
+    aside = Journal(tmp_path / "set_aside_1")
+    assert [record["idx"] for record in aside.read("keep_train_data", 1)] == [0, 1]
+    assert [record["idx"] for record in aside.read("filtered_data", 2)] == [2]
+    assert journal.set_back(offsets) is None, "nothing is left to move"
+
+
+def test_a_start_without_checkpoint_keeps_what_another_run_wrote(tmp_path):
+    for number in (1, 2):
+        journal = Journal(tmp_path)
+        journal.write("filtered_data", 1, idx=number, prompt="a")
+        assert journal.set_back({}) == tmp_path / f"set_aside_{number}"
+        assert journal.sync() == {}
+        assert [record["idx"] for record in Journal(tmp_path / f"set_aside_{number}").read("filtered_data", 1)] == [
+            number
+        ]
 
 
 def test_a_journal_shorter_than_the_checkpoint_says_is_refused(tmp_path):
@@ -46,10 +61,10 @@ def test_a_journal_shorter_than_the_checkpoint_says_is_refused(tmp_path):
     path = tmp_path / "expired_data_1.jsonl"
     path.write_text("")
     with pytest.raises(JournalError, match="has 0 bytes"):
-        journal.truncate(offsets)
+        journal.set_back(offsets)
     path.unlink()
     with pytest.raises(JournalError, match="is missing"):
-        journal.truncate(offsets)
+        journal.set_back(offsets)
 
 
 def test_state_comes_back_and_damage_is_refused(tmp_path):
@@ -91,10 +106,10 @@ CHILD = textwrap.dedent(
     if tracker.exists():
         state = read_state(tracker)
         pool.load_state_dict(state["pool"])
-        journal.truncate(state["journal"])
+        journal.set_back(state["journal"])
         step = state["step"]
     else:
-        journal.truncate({})
+        journal.set_back({})
     while step < last:
         step += 1
         examples = pool.draw_examples(step=step, call=0, prompt=0)
@@ -122,7 +137,7 @@ def start(folder, last):
 
 
 def snapshot(folder):
-    files = {path.name: path.read_bytes() for path in (folder / "journal").iterdir()}
+    files = {path.name: path.read_bytes() for path in (folder / "journal").iterdir() if path.is_file()}
     return files, json.loads((folder / "state.json").read_text().splitlines()[1])
 
 
@@ -153,5 +168,5 @@ def test_a_torn_last_line_is_cut_off(tmp_path):
     with open(tmp_path / "filtered_data_1.jsonl", "ab") as file:
         file.write(b'{"idx": 1, "pro')
         os.fsync(file.fileno())
-    journal.truncate(offsets)
+    journal.set_back(offsets)
     assert [record["idx"] for record in journal.read("filtered_data", 1)] == [0]

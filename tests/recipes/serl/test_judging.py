@@ -7,7 +7,7 @@ import pytest
 from recipes.common.groups import Group, Sample, settle
 from recipes.common.reward_faults import RewardFaults
 from recipes.serl import voting
-from recipes.serl.judging import judge_by_label, judge_by_vote
+from recipes.serl.judging import judge_by_label, judge_by_vote, labelled_samples
 from recipes.serl.pool import Instruction
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import majority_reward
@@ -19,7 +19,7 @@ FAULTS = RewardFaults()
 
 
 def group(uid, answers, results=None):
-    results = results or [Score(0.0, reason="voted")] * len(answers)
+    results = results or [Score(0.0, reason="no_gold")] * len(answers)
     question = {"raw_prompt": [{"role": "user", "content": "Find x if $2x+3=11$."}]}
     return Group(
         uid,
@@ -119,6 +119,37 @@ def test_where_gold_is_known_the_verdict_on_the_winner_is_the_label():
     groups = [group("right", "33553", [right, right, wrong, wrong, right])]
     judged, _ = vote(groups, prompts("right"), n=5)
     assert judged.groups[0].label_correct is None, "a self-made prompt has no gold"
+
+
+def test_unlabelled_rows_of_a_dataset_have_no_label():
+    judged, settlement = vote([group("a", "3353")], prompts("a", origin="dataset"))
+    assert judged.groups[0].label_correct is None and len(settlement.kept) == 4
+
+
+def test_a_row_without_gold_is_skipped_where_labels_are_the_reward():
+    groups = [group("a", "3353"), group("b", "3353", [Score(1.0)] * 4)]
+    with pytest.raises(BudgetSpent, match="gold_missing"):
+        judge_by_label(groups, prompts("a", "b", origin="dataset"), None, FAULTS, n=4)
+    judged, settlement = judge_by_label(
+        groups, prompts("a", "b", origin="dataset"), None, RewardFaults(skip_share=0.5), n=4
+    )
+    assert [g.handle for g in judged.groups] == ["b"] and settlement.metrics["reward_faults/skip/gold_missing"] == 4
+
+
+def test_validation_is_over_the_labelled_problems_alone():
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    infos = {"reward": [1.0, 0.0, 0.0], "acc": [1.0, 0.0, 0.0], "reason": ["", "no_gold", "wrong"]}
+    expected = {("math", "a"): 1, ("math", "b"): 1, ("math", "c"): 1}
+    columns = ["math"] * 3, ["a", "b", "c"], infos, expected
+    sources, uids, infos, expected = labelled_samples(*columns)
+    assert uids == ["a", "c"] and infos["acc"] == [1.0, 0.0]
+    found = process_validation_metrics(sources, uids, infos, expected_acc_counts=expected)
+    assert found["math"]["acc"]["mean@1"] == 0.5
+    sources, uids, infos, expected = labelled_samples(
+        ["web"], ["x"], {"acc": [0.0], "reason": ["no_gold"]}, {("web", "x"): 1}
+    )
+    assert process_validation_metrics(sources, uids, infos, expected_acc_counts=expected) == {}
 
 
 def test_the_question_is_part_of_the_text_only_when_asked_for():

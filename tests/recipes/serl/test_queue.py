@@ -106,7 +106,7 @@ def emptied(tq):
 
 
 def test_votes_are_written_on_the_last_token_and_groups_without_a_winner_leave(tq):
-    voted = [Score(0.0, reason="voted")] * 4
+    voted = [Score(0.0, reason="no_gold")] * 4
     batch = put(tq, [("a-1", (1, 1, 2, 1), voted), ("b-2", (1, 1, 2, 2), voted), ("c-3", (2, 2, 2, 2), voted)])
     instructions = {uid: Instruction(i, uid) for i, uid in enumerate(("a-1", "b-2", "c-3"))}
     metrics = {}

@@ -9,5 +9,5 @@ def test_gold_is_scored_and_no_gold_is_left_to_the_vote():
     wrong = compute_score("serl/math", "so \\boxed{3}", "\\boxed{0.5}")
     voted = compute_score("serl/self_instruct", "so \\boxed{3}", "")
     assert (right["score"], wrong["score"], voted["score"]) == (1.0, 0.0, 0.0)
-    assert voted["reason"] == "voted" and voted["skipped"] == 0.0
+    assert voted["reason"] == "no_gold" and voted["skipped"] == 0.0
     assert tuple(right) == tuple(wrong) == tuple(voted) == VERL_KEYS

@@ -1,14 +1,8 @@
-"""Termination and learning rate."""
-
-import math
+"""Termination."""
 
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
-from recipes.serl.schedule import Schedule, learning_rate_factor
+from recipes.serl.schedule import Schedule
 
 
 def test_the_original_set_up_is_125_steps_and_2000_updates():
@@ -42,29 +36,8 @@ def test_counts_must_be_positive_whole_numbers(value):
         Schedule(iterations=value)
 
 
-def test_learning_rate_equals_transformers_until_the_end_and_never_rises_after_it():
-    total = 200
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = get_cosine_with_min_lr_schedule_with_warmup(optimizer, 6, total, min_lr_rate=0.1)
-    rebound = 0.0
-    for update in range(2 * total):
-        ours = learning_rate_factor(update, total)
-        if update <= total:
-            assert ours == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
-        else:
-            assert ours == 0.1
-            rebound = max(rebound, theirs.get_last_lr()[0])
-        optimizer.step()
-        theirs.step()
-    assert rebound > 0.9
-
-
-@settings(deadline=None)
-@given(st.integers(1, 5000), st.floats(0, 0.5), st.floats(0, 1))
-def test_learning_rate_rises_in_the_warm_up_and_falls_ever_after(total, warmup_ratio, min_ratio):
-    updates = range(0, 2 * total, max(1, total // 50))
-    factors = [learning_rate_factor(u, total, warmup_ratio=warmup_ratio, min_ratio=min_ratio) for u in updates]
-    warm = math.ceil(total * warmup_ratio)
-    after = [f for u, f in zip(updates, factors, strict=True) if u >= warm]
-    assert all(0.0 <= f <= 1.0 for f in factors)
-    assert after == sorted(after, reverse=True)
+def test_a_dataset_smaller_than_the_iteration_ends_the_run():
+    schedule = Schedule(available_prompts=30)
+    assert (schedule.total_prompts, schedule.full_steps, schedule.prompts_left(20)) == (30, 2, 10)
+    assert schedule.finished(30, step=2) == "trained_prompts"
+    assert Schedule(available_prompts=7500).total_prompts == 2000

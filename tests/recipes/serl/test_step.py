@@ -76,7 +76,7 @@ class Engine:
             for session in range(N)
         ]
         answers = [self.answer(question, session) for _, question, session in rows]
-        results = [Score(0.0, reason="voted") if isinstance(text, str) else text[1] for text in answers]
+        results = [Score(0.0, reason="no_gold") if isinstance(text, str) else text[1] for text in answers]
         answers = [text if isinstance(text, str) else text[0] for text in answers]
         responses = [torch.tensor(self.tokenizer(text)["input_ids"]) for text in answers]
         prompts = [torch.tensor(self.tokenizer(question)["input_ids"]) for _, question, _ in rows]
