@@ -37,10 +37,21 @@ class Group:
 
 @dataclass
 class Round:
-    """What came back from answering one round: whole groups, and instructions whose group is not usable."""
+    """What came back from answering one round.
+
+    Attributes:
+        groups: whole groups.
+        unusable: instructions whose group cannot be used, each with the reason.
+        rows: the responses, wherever they lie.
+        settled: whether at least one group is left to train on; `rows` are those of the groups left, else all.
+        metrics: counts of the round.
+    """
 
     groups: list[Group]
     unusable: list[tuple[Instruction, str]] = field(default_factory=list)
+    rows: Any = None
+    settled: bool = True
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -51,15 +62,29 @@ class Collection:
         groups: all voted groups of the step, in order.
         trained: the first groups that survived, at most the target.
         reason: why there are fewer than the target, `None` when there are not.
-        rounds: rounds of answers.
+        answered: the rounds of answers.
         unusable: reasons of groups that could not be voted on, counted.
     """
 
     groups: list[Group] = field(default_factory=list)
     trained: list[Group] = field(default_factory=list)
     reason: str | None = None
-    rounds: int = 0
+    answered: list[Round] = field(default_factory=list)
     unusable: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of answers."""
+        return len(self.answered)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Counts of faults summed over the rounds, all else as the last round has it."""
+        total: dict[str, float] = {}
+        for answered in self.answered:
+            for name, number in answered.metrics.items():
+                total[name] = total.get(name, 0.0) + number if name.startswith("reward_faults/") else number
+        return total
 
 
 def collect(
@@ -87,8 +112,8 @@ def collect(
         instructions = source.next_round(round_size, step=step)
         if not instructions:
             break
-        collection.rounds += 1
         answered = answer(instructions)
+        collection.answered.append(answered)
         for instruction, reason in answered.unusable:
             collection.unusable[reason] += 1
             _write(journal, "filtered_data", step, instruction, reason=reason)

@@ -8,6 +8,9 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+NAMES = ("serl_reinforce_pp", "serl_rloo", "serl_grpo")
+"""What verl's registry calls them."""
+
 GRPO_EPSILON = 1e-9
 MIN_VARIANCE = 1e-8
 SCORE_CLIP = 10.0

@@ -1,13 +1,13 @@
 """Refusal, before anything starts, of configurations in which SeRL would run wrong."""
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from recipes.common.split_resources import check_resources
 from recipes.errors import ConfigError
+from recipes.serl.estimators import NAMES
 from recipes.serl.instructions import load_template
-from recipes.serl.questions import read_rows
+from recipes.serl.seeds.questions import read_rows
 from recipes.serl.settings import SerlSettings
-from recipes.serl.verl_estimators import NAMES
 
 ESTIMATORS = (*NAMES, "reinforce_plus_plus", "rloo", "grpo")
 
@@ -19,7 +19,7 @@ def check_serl_config(config: DictConfig) -> None:
         ConfigError: one sentence that says what was found and what to set.
         DataError, MissingFileError: the seed file cannot be used.
     """
-    settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
+    settings = SerlSettings.from_mapping(config.serl)
     _check_trainer(config)
     check_resources(config)
     _check_hook(config, settings)

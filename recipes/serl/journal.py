@@ -10,12 +10,10 @@ import re
 import shutil
 from pathlib import Path
 
+from recipes.errors import JournalError
+
 KINDS = ("filtered_data", "expired_data", "keep_train_data")
 _NAME = re.compile(rf"(?:{'|'.join(KINDS)})_(\d+)\.jsonl")
-
-
-class JournalError(RuntimeError):
-    """The journal on disk cannot be continued from the checkpoint."""
 
 
 class Journal:

@@ -1,47 +1,6 @@
 #!/usr/bin/env bash
 # SeRL with LLaMA-3.2-3B-Instruct, the original's first model, 8 GPUs of 48 GB.
-# Prepare the data first: python -m recipes.serl.prepare_seeds --model meta-llama/Llama-3.2-3B-Instruct
-# Knobs are the variables below; WANDB_API_KEY and WANDB_ENTITY are read from the environment by wandb itself.
+# Prepare the data first: python -m recipes.serl.seeds.prepare --model meta-llama/Llama-3.2-3B-Instruct
+# Knobs: launch.sh.
 set -euo pipefail
-
-MODEL_PATH=${MODEL_PATH:-meta-llama/Llama-3.2-3B-Instruct}
-SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.parquet, train.parquet, val.parquet
-VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
-ESTIMATOR=${ESTIMATOR:-reinforce_pp}                    # reinforce_pp | rloo | grpo
-CONVENTION=${CONVENTION:-default}                       # default | reference
-RESOURCES=${RESOURCES:-colocated}                       # colocated | split: rollouts on GPUs of their own
-INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
-ITERATIONS=${ITERATIONS:-1}
-ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
-TP=${TP:-1}
-GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=split
-OFFLOAD=${OFFLOAD:-true}                                 # true: parameters and optimizer rest in host memory
-NGPUS=${NGPUS:-8}                                        # that train, per node; RESOURCES=split takes others beside them
-NNODES=${NNODES:-1}
-MINI_BATCH=${MINI_BATCH:-$(((NGPUS * NNODES + 15) / 16))}      # prompts of an update: its 16 rows each give every GPU one
-ROLLOUT_NGPUS=${ROLLOUT_NGPUS:-}                        # RESOURCES=split: for rollouts, per node; empty: NGPUS
-ROLLOUT_NNODES=${ROLLOUT_NNODES:-}                      # empty: NNODES
-LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
-PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-serl_llama3_2_3b_${VARIANT}_${ESTIMATOR}}
-
-export SERL_DIR
-exec python3 -m recipes.serl.main scale=llama3_2_3b variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
-  resources="${RESOURCES}" \
-  ${ROLLOUT_NGPUS:+actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_NGPUS}"} \
-  ${ROLLOUT_NNODES:+actor_rollout_ref.rollout.nnodes="${ROLLOUT_NNODES}"} \
-  ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
-  serl.iterations="${ITERATIONS}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
-  actor_rollout_ref.rollout.name="${ROLLOUT}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  "$@"
+SCALE=llama3_2_3b MODEL_PATH=${MODEL_PATH:-meta-llama/Llama-3.2-3B-Instruct} OFFLOAD=${OFFLOAD:-true} exec bash "$(dirname "${BASH_SOURCE[0]}")/launch.sh" "$@"

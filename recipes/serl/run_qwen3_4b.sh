@@ -1,47 +1,6 @@
 #!/usr/bin/env bash
-# SeRL with Qwen3-4B (thinking off), 8 GPUs, packed micro-batches.
-# Prepare the data first: python -m recipes.serl.prepare_seeds --model Qwen/Qwen3-4B
-# Knobs are the variables below; WANDB_API_KEY and WANDB_ENTITY are read from the environment by wandb itself.
+# SeRL with Qwen3-4B (thinking off), 8 GPUs.
+# Prepare the data first: python -m recipes.serl.seeds.prepare --model Qwen/Qwen3-4B
+# Knobs: launch.sh.
 set -euo pipefail
-
-MODEL_PATH=${MODEL_PATH:-Qwen/Qwen3-4B}
-SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.parquet, train.parquet, val.parquet
-VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
-ESTIMATOR=${ESTIMATOR:-reinforce_pp}                    # reinforce_pp | rloo | grpo
-CONVENTION=${CONVENTION:-default}                       # default | reference
-RESOURCES=${RESOURCES:-colocated}                       # colocated | split: rollouts on GPUs of their own
-INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
-ITERATIONS=${ITERATIONS:-1}
-ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
-TP=${TP:-1}
-GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=split
-OFFLOAD=${OFFLOAD:-false}                                 # true: parameters and optimizer rest in host memory
-NGPUS=${NGPUS:-8}                                        # that train, per node; RESOURCES=split takes others beside them
-NNODES=${NNODES:-1}
-MINI_BATCH=${MINI_BATCH:-$(((NGPUS * NNODES + 15) / 16))}      # prompts of an update: its 16 rows each give every GPU one
-ROLLOUT_NGPUS=${ROLLOUT_NGPUS:-}                        # RESOURCES=split: for rollouts, per node; empty: NGPUS
-ROLLOUT_NNODES=${ROLLOUT_NNODES:-}                      # empty: NNODES
-LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
-PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-serl_qwen3_4b_${VARIANT}_${ESTIMATOR}}
-
-export SERL_DIR
-exec python3 -m recipes.serl.main scale=qwen3_4b variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
-  resources="${RESOURCES}" \
-  ${ROLLOUT_NGPUS:+actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_NGPUS}"} \
-  ${ROLLOUT_NNODES:+actor_rollout_ref.rollout.nnodes="${ROLLOUT_NNODES}"} \
-  ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
-  serl.iterations="${ITERATIONS}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
-  actor_rollout_ref.rollout.name="${ROLLOUT}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  "$@"
+SCALE=qwen3_4b MODEL_PATH=${MODEL_PATH:-Qwen/Qwen3-4B} OFFLOAD=${OFFLOAD:-false} exec bash "$(dirname "${BASH_SOURCE[0]}")/launch.sh" "$@"

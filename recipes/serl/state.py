@@ -2,33 +2,18 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
+
+from recipes.common import files
+from recipes.errors import StateError
 
 FORMAT = 1
 
 
-class StateError(RuntimeError):
-    """The state file is missing, damaged, or of another format."""
-
-
 def write_state(path: str | Path, state: dict) -> None:
     """Write `state` (JSON types) so that `path` holds either the old content or the whole new one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     body = json.dumps(state, ensure_ascii=True, allow_nan=False, sort_keys=True)
-    content = json.dumps({"format": FORMAT, "sha256": _digest(body)}) + "\n" + body + "\n"
-    partial = path.with_name(f"{path.name}.partial")
-    with open(partial, "w", encoding="ascii") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    files.write(path, json.dumps({"format": FORMAT, "sha256": _digest(body)}) + "\n" + body + "\n")
 
 
 def read_state(path: str | Path) -> dict:

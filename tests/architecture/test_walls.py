@@ -45,17 +45,6 @@ ADAPTER_NAMES = {
 }
 # Adapters whose names say what they do instead. Every other module of a recipe is pure.
 ADAPTERS = {
-    "recipes.pasodoble.cold_start",
-    "recipes.pasodoble.generators",
-    "recipes.pasodoble.make_sft_data",
-    "recipes.pasodoble.proposer_side",
-    "recipes.pasodoble.replay_buffer",
-    "recipes.pasodoble.side",
-    "recipes.serl.answering",
-    "recipes.serl.padding",
-    "recipes.serl.prepare_seeds",
-    "recipes.serl.raw_prompt_agent",
-    "recipes.serl.rloo_with_kl",
     "recipes.step_ppo.collect",
     "recipes.step_ppo.complete",
     "recipes.step_ppo.generation",

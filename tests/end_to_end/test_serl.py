@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -124,6 +125,28 @@ def test_train_kill_resume_and_end_when_the_prompts_are_trained(begin):
     # Weights, examples and seeds of step 2 are those of the checkpoint, so the same instructions come again.
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/filtered_data")
     assert killed and killed.items() <= generated(folder, 2).items()
+
+
+def test_ten_unlabelled_rows_train_to_their_end(begin, serl_world, tmp_path):
+    """Fewer rows than a batch: three epochs are two rounds, of 16 and 14 prompts, and nothing is said of labels."""
+    table = pd.read_parquet(serl_world / "train.parquet").head(10)
+    table["reward_model"] = [row | {"ground_truth": ""} for row in table["reward_model"]]
+    table.to_parquet(tmp_path / "ten.parquet")
+    data = f"{tmp_path / 'ten.parquet'}"
+    arguments = ["variant=majority", f"data.train_files={data}", f"data.val_files={data}", "data.train_batch_size=16"]
+    run = begin(*arguments, "trainer.total_epochs=3", "trainer.val_before_train=true", "serl.limits.max_rounds=1")
+    assert run.wait() == 0, run.log[-6000:]
+    metrics = run.metrics()
+    assert max(metrics) == 2 and f"at step {max(metrics)}" in run.log
+    steps = [metrics[step] for step in (1, 2)]
+    assert all(0 < step["serl/groups"] + step.get("serl/unusable/vote_tie", 0) <= 16 for step in steps)
+    assert sum(step["serl/groups_trained"] for step in steps) > 0
+    for data in metrics.values():
+        assert not any("label" in name or "/acc/" in name or "/reward/" in name for name in data), data
+    for step in steps:
+        assert step["actor/grad_norm"] > 0 or step["serl/groups_trained"] == 0
+    records = journal(run.folder)
+    assert {kind for kind, _ in records} <= {"filtered_data", "keep_train_data", "expired_data"}
 
 
 @pytest.mark.long

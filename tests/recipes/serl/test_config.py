@@ -13,10 +13,10 @@ from recipes.common.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
 from recipes.launch.config_checks import check_micro_batches
-from recipes.serl.generation import rollout_engines
+from recipes.serl.adapters.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
-from recipes.serl.prepare_seeds import ANSWER_TEMPLATE
 from recipes.serl.schedule import Schedule
+from recipes.serl.seeds.prepare import ANSWER_TEMPLATE
 
 VARIANTS = ("self_instruct", "majority", "ground_truth")
 ESTIMATORS = ("reinforce_pp", "rloo", "grpo")
@@ -124,7 +124,7 @@ def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
         ({"serl.answer_template": "ask"}, "must contain {question}"),
         ({"serl.instructions.few_shot_generation": 11}, "holds 10 seeds"),
         ({"serl.instructions.prompt_file": "nowhere.json"}, "nowhere.json does not exist"),
-        ({"serl.no_such_key": 1}, "serl has no setting no_such_key"),
+        ({"serl.no_such_key": 1}, "unknown key serl.no_such_key"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_key(base, seeds, changes, message):
@@ -201,14 +201,14 @@ def test_every_step_trains_at_a_rate_above_zero_that_never_rises_after_the_warm_
 
 def trainer_with(config, rows):
     """A trainer of `variant=majority` that has opened a dataset of so many rows."""
+    from recipes.serl.adapters.trainer import SerlTrainer
     from recipes.serl.settings import SerlSettings
-    from recipes.serl.trainer import SerlTrainer
 
     made = SerlTrainer.__new__(SerlTrainer)
     OmegaConf.update(config, "trainer.total_epochs", 1)
     OmegaConf.set_struct(config, True)
     made.config, made.settings = config, SerlSettings(variant="majority", instructions_num_per_iteration=7500)
-    made._set_length(rows)
+    made.set_length(rows)
     return made
 
 

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from recipes.serl.journal import Journal, JournalError
-from recipes.serl.state import StateError, read_state, write_state
+from recipes.errors import JournalError, StateError
+from recipes.serl.journal import Journal
+from recipes.serl.state import read_state, write_state
 
 
 def test_a_line_holds_what_the_writer_knows(tmp_path):

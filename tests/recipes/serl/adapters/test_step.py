@@ -137,10 +137,10 @@ def make(tq, tokenizer, tmp_path):
 
     from recipes.common.reward_faults import RewardFaults
     from recipes.launch.composition import compose_config
+    from recipes.serl.adapters.trainer import SerlTrainer
     from recipes.serl.journal import Journal
     from recipes.serl.schedule import Schedule
     from recipes.serl.settings import SerlSettings
-    from recipes.serl.trainer import SerlTrainer
     from reward_fns.majority import CollapseAlarm
 
     seeds = tmp_path / "seeds.jsonl"
@@ -169,7 +169,7 @@ def make(tq, tokenizer, tmp_path):
         trainer.trainer_mode, trainer.curr_step_profile = "sync", False
         trainer.checkpoint_manager = SimpleNamespace(sleep_replicas=lambda: None)
         trainer.journal, trainer.global_steps = Journal(tmp_path / "journal"), 0
-        trainer.source = trainer._self_instruct()
+        trainer.source = trainer.self_instruct()
         return trainer
 
     yield make
@@ -257,7 +257,7 @@ def test_a_degenerate_generator_falls_back_to_seeds_in_bounded_calls(make, write
 
 
 def test_a_model_that_always_agrees_skips_steps_raises_the_alarm_and_ends_with_the_reason(make):
-    from recipes.serl.trainer import RunStalled
+    from recipes.serl.adapters.run import RunStalled
 
     trainer = make(problems, lambda question, session: "\\boxed{5}", "serl.limits.max_skipped_steps=2")
     for number in (1, 2):
@@ -270,7 +270,7 @@ def test_a_model_that_always_agrees_skips_steps_raises_the_alarm_and_ends_with_t
 
 @pytest.mark.parametrize("statistics", ["before", "after"])
 def test_a_model_that_never_answers_skips_steps_and_ends_with_the_reason(make, statistics):
-    from recipes.serl.trainer import RunStalled
+    from recipes.serl.adapters.run import RunStalled
 
     options = ["serl.limits.max_skipped_steps=2", f"serl.statistics={statistics}"]
     trainer = make(problems, lambda question, session: "I would rather not say anything.", *options)

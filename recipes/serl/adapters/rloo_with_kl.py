@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.workers.utils.padding import response_to_nested
 
-from recipes.serl.answering import is_padding, uid_of
+from recipes.serl.adapters.answering import is_padding, uid_of
 from recipes.serl.estimators import rloo_advantage
 
 

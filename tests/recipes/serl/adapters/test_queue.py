@@ -79,7 +79,7 @@ def put(tq, groups, **more):
 
 def trainer(variant, n=4, **faults):
     from recipes.common.reward_faults import RewardFaults
-    from recipes.serl.trainer import SerlTrainer
+    from recipes.serl.adapters.trainer import SerlTrainer
 
     made = SerlTrainer.__new__(SerlTrainer)
     made.settings = SerlSettings(variant=variant, seeds="unused")
@@ -109,8 +109,8 @@ def test_votes_are_written_on_the_last_token_and_groups_without_a_winner_leave(t
     voted = [Score(0.0, reason="no_gold")] * 4
     batch = put(tq, [("a-1", (1, 1, 2, 1), voted), ("b-2", (1, 1, 2, 2), voted), ("c-3", (2, 2, 2, 2), voted)])
     instructions = {uid: Instruction(i, uid) for i, uid in enumerate(("a-1", "b-2", "c-3"))}
-    metrics = {}
-    judged, kept = trainer("self_instruct")._judge(batch, instructions, metrics)
+    judged = trainer("self_instruct")._judge(batch, instructions)
+    kept, metrics = judged.rows, judged.metrics
     assert [(g.handle, g.agreement, g.answer) for g in judged.groups] == [("a-1", 0.75, "7"), ("c-3", 1.0, "8")]
     assert [reason for _, reason in judged.unusable] == ["vote_tie"]
     assert left(tq) == set(kept.keys) and len(kept) == len(kept.tags) == 8
@@ -122,22 +122,22 @@ def test_votes_are_written_on_the_last_token_and_groups_without_a_winner_leave(t
 
 def test_skipped_responses_of_labelled_data_leave_the_queue(tq):
     batch = put(tq, [("a", (1, 1, 1, 1), [Score(1.0), Skip("gold_missing"), Score(0.0), Score(0.0)])])
-    judged, kept = trainer("ground_truth", skip_share=0.5)._judge(batch, {"a": Instruction(0, "a", "dataset")}, {})
+    judged = trainer("ground_truth", skip_share=0.5)._judge(batch, {"a": Instruction(0, "a", "dataset")})
     assert judged.groups[0].agreement == pytest.approx(1 / 3)
-    assert left(tq) == set(kept.keys) == {"a_0_0", "a_2_0", "a_3_0"}
+    assert left(tq) == set(judged.rows.keys) == {"a_0_0", "a_2_0", "a_3_0"}
 
 
 def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(tq):
     batch = put(tq, [("a", (1, 1, 2, 2), [Score(0.0)] * 4)])
-    judged, kept = trainer("self_instruct")._judge(batch, {"a": Instruction(0, "a")}, {})
-    assert judged.groups == [] and len(kept) == 0 and left(tq) == set(batch.keys)
+    judged = trainer("self_instruct")._judge(batch, {"a": Instruction(0, "a")})
+    assert judged.groups == [] and not judged.settled and left(tq) == set(batch.keys) == set(judged.rows.keys)
 
 
 def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-    from recipes.serl.answering import is_padding, rows_of
-    from recipes.serl.padding import TOKEN_FIELDS, reset_padding
+    from recipes.serl.adapters.answering import is_padding, rows_of
+    from recipes.serl.adapters.padding import TOKEN_FIELDS, reset_padding
 
     fields = dict.fromkeys(
         ("old_log_probs", "ref_log_prob", "advantages", "returns", "token_level_rewards"), torch.ones
@@ -156,8 +156,8 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
 
 
 def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(tq):
+    from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
     from recipes.serl.estimators import rloo_advantage
-    from recipes.serl.rloo_with_kl import replace_by_rloo
 
     torch.manual_seed(0)
     penalties = {}

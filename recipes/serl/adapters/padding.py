@@ -5,7 +5,7 @@ import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from recipes.serl.answering import is_padding
+from recipes.serl.adapters.answering import is_padding
 
 # What verl computes for each response token after sampling.
 TOKEN_FIELDS = ("old_log_probs", "log_probs", "entropy", "ref_log_prob", "token_level_rewards", "advantages", "returns")

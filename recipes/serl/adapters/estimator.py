@@ -12,8 +12,6 @@ import torch
 
 from recipes.serl.estimators import grpo_advantage, reinforce_pp_advantage, rloo_advantage
 
-NAMES = ("serl_reinforce_pp", "serl_rloo", "serl_grpo")
-
 
 def compute_serl_reinforce_pp(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any = None, **_: Any

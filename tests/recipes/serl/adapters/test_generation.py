@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.serl.generation import GenerationFailed, InstructionGenerator, chat_tokenizer
+from recipes.serl.adapters.generation import GenerationFailed, InstructionGenerator, chat_tokenizer
 from recipes.serl.settings import InstructionSettings
 
 

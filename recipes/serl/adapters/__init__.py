@@ -1,0 +1,1 @@
+"""SeRL inside verl: trainer, agent loop, advantage estimators, and what they exchange with the TransferQueue."""

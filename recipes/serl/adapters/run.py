@@ -1,0 +1,168 @@
+"""A SeRL run under verl's loop: how long it is, what it adds to a checkpoint, when it ends."""
+
+import math
+import os
+from pathlib import Path
+
+from omegaconf import DictConfig, open_dict
+
+from recipes.common.grouped_trainer import GroupedTrainer
+from recipes.common.split_rollout import SplitRollout
+from recipes.errors import RunError
+from recipes.serl.collection import Collection, vote_metrics
+from recipes.serl.journal import Journal
+from recipes.serl.judging import labelled_samples
+from recipes.serl.schedule import Schedule
+from recipes.serl.settings import SerlSettings
+from recipes.serl.sources import Source
+from recipes.serl.state import read_state, write_state
+from reward_fns.majority import CollapseAlarm
+
+STATE_FILE = "serl.json"
+
+
+class RunStalled(RunError):
+    """Too many steps in a row found nothing to train on."""
+
+
+class SerlRun(SplitRollout, GroupedTrainer):
+    """Length, checkpoint state and end of a run; a subclass gives the source of prompts and the step."""
+
+    journal: Journal
+    source: Source
+    schedule: Schedule
+
+    def __init__(self, config: DictConfig) -> None:
+        self.settings = SerlSettings.from_mapping(config.serl)
+        self.trained_prompts = 0
+        self.skipped_steps = 0
+        self.stepped = False
+        vote = self.settings.vote
+        self.alarm = CollapseAlarm(vote.alarm_window, vote.alarm_agreement, vote.alarm_same_answer)
+        self.alarm_reason = ""
+        super().__init__(config)
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        folder = self.settings.journal_dir or os.path.join(self.config.trainer.default_local_dir, "filtered_data")
+        self.journal = Journal(folder)
+        self.set_length(len(self.train_dataset))
+
+    def set_length(self, rows: int) -> None:
+        """Let the run end when the recipe says so, whatever verl makes of the number of rows and of the batch size."""
+        config, settings = self.config, self.settings
+        rollout, actor, trainer = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.trainer
+        self.schedule = Schedule(
+            instructions_num_per_iteration=settings.instructions_num_per_iteration,
+            iterations=settings.iterations,
+            prompts_per_step=config.data.train_batch_size,
+            responses_per_prompt=rollout.n,
+            sequences_per_update=actor.ppo_mini_batch_size * rollout.n,
+            step_slack=settings.step_slack,
+            available_prompts=None if settings.variant == "self_instruct" else rows * trainer.total_epochs,
+        )
+        steps = self.schedule.max_steps
+        self.total_training_steps = min(steps, trainer.total_training_steps or steps)
+        # verl's loop divides by it and ends with its epochs: with so many no run of the source is longer.
+        self.steps_per_epoch = math.ceil(rows / config.data.train_batch_size)
+        with open_dict(config):
+            trainer.total_training_steps = self.total_training_steps
+            # Step k trains at k of so many, so that neither end of the schedule falls on a step.
+            actor.optim.total_training_steps = self.total_training_steps + 1
+
+    def _save_checkpoint(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        state = {
+            "source": self.source.state_dict(),
+            "journal": self.journal.sync(),
+            "trained_prompts": self.trained_prompts,
+            "skipped_steps": self.skipped_steps,
+            "alarm": self.alarm.state_dict(),
+        }
+        # verl names the checkpoint as the latest at the end of its save, so the state has to be there before.
+        write_state(folder / STATE_FILE, state)
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps == 0:
+            self._set_journal_back({})
+            return
+        if self.config.trainer.resume_mode == "resume_path":
+            folder = Path(self.config.trainer.resume_from_path)
+        else:
+            folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        state = read_state(folder / STATE_FILE)
+        self.source.load_state_dict(state["source"])
+        self._set_journal_back(state["journal"])
+        self.trained_prompts, self.skipped_steps = state["trained_prompts"], state["skipped_steps"]
+        self.alarm.load_state_dict(state["alarm"])
+        self._end_when_finished()
+
+    def _set_journal_back(self, offsets: dict[str, int]) -> None:
+        aside = self.journal.set_back(offsets)
+        if aside is not None:
+            print(f"serl: {aside.parent} held records that do not belong to step {self.global_steps}; now in {aside}")
+
+    def account(self, collection: Collection, metrics: dict) -> None:
+        """Count what a step trained, log it, and end the run where it is finished.
+
+        Raises:
+            RunStalled: more steps in a row than `serl.limits.max_skipped_steps` trained nothing.
+        """
+        step, trained = self.global_steps, len(collection.trained)
+        self.trained_prompts += trained
+        self.skipped_steps = 0 if trained else self.skipped_steps + 1
+        metrics.update(vote_metrics(collection.groups, collection.trained))
+        metrics.update({f"serl/instructions/{name}": n for name, n in self.source.take_counts().items()})
+        metrics.update(
+            {
+                "serl/rounds": collection.rounds,
+                "serl/groups": len(collection.groups),
+                **{f"serl/unusable/{reason}": n for reason, n in collection.unusable.items()},
+                "serl/groups_trained": trained,
+                "serl/trained_prompts": self.trained_prompts,
+                "serl/iteration": self.schedule.iteration(self.trained_prompts),
+                "serl/skipped_steps": self.skipped_steps,
+                "serl/collapse_alarm": float(bool(self.alarm_reason)),
+            }
+        )
+        if collection.reason:
+            print(f"serl: step {step} trains {trained} prompts: {collection.reason}")
+        if self.alarm_reason:
+            print(f"serl: step {step}: {self.alarm_reason}; the model may have collapsed to one answer")
+        for group in collection.trained[: self.settings.log_instructions]:
+            print(f"serl: step {step}, agreement {group.agreement:.2f}: {group.instruction.text!r}")
+        if self.skipped_steps > self.settings.limits.max_skipped_steps:
+            raise RunStalled(
+                f"{self.skipped_steps} steps in a row trained nothing, more than serl.limits.max_skipped_steps="
+                f"{self.settings.limits.max_skipped_steps}. The last one: {collection.reason}"
+            )
+        self._end_when_finished()
+
+    def _end_when_finished(self) -> None:
+        if self.schedule.finished(self.trained_prompts, self.global_steps) or self.source.exhausted:
+            # verl's loop ends after the step that this number names.
+            self.total_training_steps = min(self.total_training_steps, self.global_steps)
+
+    def on_train_end(self) -> None:
+        """Validate and save after a last step that verl did not know to be the last."""
+        super().on_train_end()
+        if not self.stepped:
+            return
+        self.global_steps -= 1
+        trainer = self.config.trainer
+        if trainer.save_freq > 0 and self.global_steps % trainer.save_freq != 0:
+            self._save_checkpoint()
+        if trainer.test_freq > 0 and self.global_steps % trainer.test_freq != 0:
+            self.logger.log(data=self._validate(), step=self.global_steps)
+        print(f"serl: ended after {self.trained_prompts} trained prompts, at step {self.global_steps}")
+
+    def _val_metrics_update(
+        self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, expected_acc_counts=None
+    ) -> dict[str, float]:
+        """Validate on problems with a gold answer alone."""
+        sources, uids, infos, expected = labelled_samples(
+            data_sources, sample_uids, reward_extra_infos_dict, expected_acc_counts
+        )
+        return super()._val_metrics_update(sources, uids, infos, sample_turns, expected_acc_counts=expected)

@@ -1,0 +1,214 @@
+"""Write the seed questions of SeRL and the parquet files that verl reads.
+
+    python -m recipes.serl.seeds.prepare --model meta-llama/Llama-3.2-3B-Instruct --output-dir outputs/data/serl
+
+writes `seeds.jsonl` (500 MATH questions, 100 of each level, which the model answers with an agreement of 0.2 to 0.8),
+`agreement.jsonl` (the agreement of every question; a later call reads it instead of the model), and `seeds.parquet`,
+`train.parquet` and `val.parquet` (seeds, MATH train and MATH-500 in verl's format).
+
+`--source` takes a dataset id, or a jsonl or parquet file with a question column (`--question`). `--agreement` takes the
+agreements from a file instead of a model, `--unfiltered` draws seeds without them.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from recipes.common import files
+from recipes.serl.seeds.questions import read_rows
+from recipes.serl.seeds.selection import balance_levels, filter_by_agreement
+
+TRAIN_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
+VAL_SOURCE = "HuggingFaceH4/MATH-500"
+DATA_SOURCE = "serl/math"
+ANSWER_TEMPLATE = "{question}\nPlease reason step by step, and put your final answer within \\boxed{}."
+FILES = (".jsonl", ".json", ".parquet")
+
+
+def load_rows(source: str, split: str, question_key: str) -> list[dict]:
+    """Rows of a dataset id or of a local file, each with its row number as `idx` unless it has one.
+
+    Raises `DataError`, `MissingFileError`, or `ValueError` when the dataset cannot be loaded or lacks the column.
+    """
+    if source.endswith(FILES):
+        rows = read_rows(source, question_key)
+    else:
+        from datasets import load_dataset
+
+        try:
+            table = load_dataset(source, split=split)
+        except Exception as error:
+            # The hub client raises a dozen unrelated types for "not there" and "not reachable".
+            raise ValueError(f"dataset {source!r}, split {split!r}, cannot be loaded: {error}") from error
+        if question_key not in table.column_names:
+            raise ValueError(f"{source} has no column {question_key!r}; it has {', '.join(table.column_names)}")
+        rows = [dict(row) for row in table]
+    return [{"idx": number, **row} for number, row in enumerate(rows)]
+
+
+def gold_answer(row: dict) -> str:
+    """The row's `answer`, or the content of the last box of its `solution`, or nothing."""
+    if row.get("answer") is not None:
+        return str(row["answer"])
+    if row.get("solution"):
+        from verl.utils.reward_score.math_reward import last_boxed_only_string, remove_boxed
+
+        boxed = last_boxed_only_string(str(row["solution"]))
+        return remove_boxed(boxed) if boxed else ""
+    return ""
+
+
+def verl_row(row: dict, *, question_key: str, level_key: str | None, answer_template: str, split: str) -> dict:
+    """One row of verl's format. The level is part of `data_source`, so that verl reports each level by itself."""
+    level = str(row.get(level_key, "")).strip().lower().replace(" ", "_") if level_key else ""
+    answer = gold_answer(row)
+    return {
+        "data_source": f"{DATA_SOURCE}/{level}" if split == "val" and level else DATA_SOURCE,
+        "prompt": [{"role": "user", "content": answer_template.replace("{question}", row[question_key])}],
+        "ability": "math",
+        # Bare LaTeX parses as something else than the same LaTeX in a box.
+        "reward_model": {"style": "rule", "ground_truth": f"\\boxed{{{answer}}}" if answer else ""},
+        "extra_info": {"split": split, "index": row["idx"]},
+    }
+
+
+def measure_agreement(
+    questions: Sequence[str], *, model: str, answer_template: str, raw_prompt: bool, n: int, seed: int, max_tokens: int
+) -> Iterable[float]:
+    """Agreement of `n` sampled answers to each question, by majority vote, in order (needs vLLM).
+
+    With `raw_prompt` the questions go without chat template, and question and answer are voted on together by the
+    original's rule.
+    """
+    from vllm import LLM, SamplingParams
+
+    from reward_fns.majority import majority_vote
+
+    llm = LLM(model=model, seed=seed)
+    sampling = SamplingParams(n=n, temperature=1.0, top_p=1.0, max_tokens=max_tokens, seed=seed)
+    texts = [answer_template.replace("{question}", question) for question in questions]
+    if raw_prompt:
+        outputs = llm.generate(texts, sampling)
+    else:
+        outputs = llm.chat([[{"role": "user", "content": text}] for text in texts], sampling)
+    convention = "reference" if raw_prompt else "default"
+    for text, output in zip(texts, outputs, strict=True):
+        answers = [f"{text if raw_prompt else ''}{completion.text}" for completion in output.outputs]
+        yield sum(majority_vote(answers, convention=convention).rewards) / n
+
+
+def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -> dict[int, float]:
+    """Agreement by `idx`: from `--agreement`, from an earlier call's cache, or measured with `--model` and cached."""
+    path = options.agreement or (cache if cache.is_file() else None)
+    if path is None:
+        if options.model is None:
+            raise ValueError("the agreement of a base model is needed: give --model, --agreement, or --unfiltered")
+        questions = [row[options.question] for row in rows]
+        measured = measure_agreement(
+            questions,
+            model=options.model,
+            answer_template=options.answer_template,
+            raw_prompt=options.raw_prompt,
+            n=options.answers,
+            seed=options.seed,
+            max_tokens=options.max_tokens,
+        )
+        pairs = zip(rows, measured, strict=True)
+        measured_rows = ({"idx": row["idx"], "question": row[options.question], "agreement": a} for row, a in pairs)
+        files.write_json_lines(cache, measured_rows)
+        path = cache
+    agreement = {}
+    for row in read_rows(path, "question"):
+        if not isinstance(row.get("agreement"), int | float) or "idx" not in row:
+            raise ValueError(f"{path} must hold lines with idx, question and agreement, found {row!r:.120}")
+        agreement[row["idx"]] = row["agreement"]
+    by_idx = {row["idx"]: row for row in read_rows(path, "question")}
+    for row in rows:
+        if row["idx"] in by_idx and by_idx[row["idx"]]["question"] != row[options.question]:
+            raise ValueError(
+                f"{path} belongs to other questions: row {row['idx']} differs; remove it or give the right one"
+            )
+    return agreement
+
+
+def prepare(options: argparse.Namespace) -> dict[str, int]:
+    """Write the files and return the number of rows of each; raises `ValueError` with one sentence on bad input."""
+    if "{question}" not in options.answer_template:
+        raise ValueError(f"--answer-template must contain {{question}}, found {options.answer_template!r}")
+    output = options.output_dir
+    output.mkdir(parents=True, exist_ok=True)
+    rows = load_rows(options.source, options.split, options.question)
+    level = options.level if options.level in rows[0] else None
+    candidates = rows
+    if not options.unfiltered:
+        agreement = find_agreement(options, rows, output / "agreement.jsonl")
+        candidates = filter_by_agreement(rows, agreement, low=options.low, high=options.high)
+    seeds = balance_levels(candidates, options.num, level_key=level, seed=options.seed)
+    counts = {"seeds.jsonl": files.write_json_lines(output / "seeds.jsonl", seeds)}
+    splits = {"seeds": seeds, "train": rows}
+    if options.val_source:
+        splits["val"] = load_rows(options.val_source, options.val_split, options.question)
+    for name, split_rows in splits.items():
+        converted = [
+            verl_row(
+                row,
+                question_key=options.question,
+                level_key=options.level,
+                answer_template=options.answer_template,
+                split=name,
+            )
+            for row in split_rows
+        ]
+        files.write_parquet(output / f"{name}.parquet", converted)
+        counts[f"{name}.parquet"] = len(converted)
+    return counts
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.serl.seeds.prepare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--source", default=TRAIN_SOURCE, help="dataset id or file (default: %(default)s)")
+    parser.add_argument("--split", default="train")
+    parser.add_argument(
+        "--val-source", default=VAL_SOURCE, help="dataset id or file, '' for none (default: %(default)s)"
+    )
+    parser.add_argument("--val-split", default="test")
+    parser.add_argument("--question", default="problem", help="column of the question (default: %(default)s)")
+    parser.add_argument("--level", default="level", help="column to balance by, if there is one (default: %(default)s)")
+    parser.add_argument("--num", type=int, default=500, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--low", type=float, default=0.2, help="least agreement (default: %(default)s)")
+    parser.add_argument("--high", type=float, default=0.8, help="largest agreement (default: %(default)s)")
+    parser.add_argument("--output-dir", type=Path, default=Path("outputs/data/serl"))
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", help="base model that answers every question (needs vLLM)")
+    which.add_argument("--agreement", type=Path, help="jsonl with idx, question and agreement")
+    which.add_argument("--unfiltered", action="store_true", help="draw seeds whatever their agreement")
+    parser.add_argument("--answers", type=int, default=16, help="answers to each question (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=1024)
+    parser.add_argument(
+        "--answer-template", help="what is asked, with {question} in it (default: of convention=default)"
+    )
+    parser.add_argument("--raw-prompt", action="store_true", help="the bare question, as convention=reference")
+    options = parser.parse_args(arguments)
+    if options.answer_template is None:
+        options.answer_template = "{question}" if options.raw_prompt else ANSWER_TEMPLATE
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    try:
+        counts = prepare(options)
+    except (ValueError, OSError) as error:
+        print(f"prepare_seeds: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    for name, n in counts.items():
+        print(f"{options.output_dir / name}: {n} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
