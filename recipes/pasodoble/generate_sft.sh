@@ -13,7 +13,7 @@ RECORDS=${RECORDS:-2800}
 TP=${TP:-1}
 CONCURRENCY=${CONCURRENCY:-16}
 
-exec python3 -m recipes.pasodoble.make_sft_data \
+exec python3 -m recipes.pasodoble.cold_start.make_sft_data \
   --output-dir "${OUTPUT_DIR}" \
   --name pasodoble_sft \
   --knowledge "${KNOWLEDGE}" \

@@ -21,7 +21,7 @@ def check(config: DictConfig) -> None:
     Raises:
         ValueError, LaunchError: with one sentence.
     """
-    settings = GameSettings.from_config(OmegaConf.to_container(config.pasodoble, resolve=True))
+    settings = GameSettings.from_config(config.pasodoble)
     _check_contradictions(config)
     resolve_proposer(config, settings)
     _check_inputs(config, settings)

@@ -3,8 +3,10 @@
 Source: PasoDoble, ``prompt.py`` (structure; the wording is ours) and ``get_prompt`` in ``pasodoble_online.py``.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from recipes.common.settings import read
 
 THINK = "<think>"
 
@@ -49,12 +51,8 @@ class Prompts:
 
     @classmethod
     def from_config(cls, config: dict[str, str] | None) -> "Prompts":
-        """Replace some texts by those of a config. Raises ValueError for a name that is not a prompt."""
-        config = dict(config or {})
-        unknown = sorted(set(config) - {f.name for f in fields(cls)})
-        if unknown:
-            raise ValueError(f"unknown prompt {unknown}; the prompts are {[f.name for f in fields(cls)]}")
-        return cls(**config)
+        """Replace some texts by those of a config. Raises ConfigError for a name that is not a prompt."""
+        return read(cls, config, "pasodoble.prompts")
 
     def for_proposer(self, knowledge: str | None) -> Messages:
         """Chat messages for one proposal; ``None`` leaves the knowledge sentence out (``use_knowledge = 0``)."""

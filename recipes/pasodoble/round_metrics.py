@@ -20,7 +20,7 @@ def pass_rate_band(rate: float) -> str:
 
 
 def round_metrics(rounds: Sequence[ScoredRound]) -> dict[str, float]:
-    """Shares over all proposals of the rounds; see the metric dictionary in README.md. Always the same keys."""
+    """Shares over all proposals of the rounds; see the metric dictionary in REFERENCE.md. Always the same keys."""
     faults = [fault for r in rounds for fault in r.faults]
     rates = [rate for r in rounds for rate in r.pass_rates if rate is not None]
     raw = [rate for r in rounds for rate in r.raw_pass_rates if rate is not None]

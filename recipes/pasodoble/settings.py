@@ -4,43 +4,28 @@ Source of the values: PasoDoble, ``train_{online,offline}_{4,8}_cards.sh``, ``pr
 ``jaccorbsimilarity.py``, ``pasodoble_offline.py``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from recipes.common.settings import Count, CountOrZero, Finite, Share, read
 from recipes.pasodoble.prompts import Prompts
 from recipes.pasodoble.sanity import LeakCheck
-
-T = TypeVar("T")
-
-
-def _from_config(cls: type[T], config: Mapping[str, Any] | None, where: str) -> T:
-    config = dict(config or {})
-    unknown = sorted(set(config) - {f.name for f in fields(cls)})
-    if unknown:
-        raise ValueError(f"unknown key {unknown} in {where}; known are {[f.name for f in fields(cls)]}")
-    return cls(**config)
-
-
-def _one_of(where: str, value: Any, allowed: tuple) -> None:
-    if value not in allowed:
-        raise ValueError(f"{where} must be one of {allowed}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class RoundSettings:
     """How one round is scored and who learns from it."""
 
-    tau_low: float = 0.2
+    tau_low: Share = 0.2
     """A question counts as solvable above this pass rate; the bound itself is too low."""
-    tau_high: float = 1.0
+    tau_high: Finite = 1.0
     """The Solver learns from questions below this pass rate; the bound itself is too easy."""
-    tau_div: float = 0.3
+    tau_div: Share = 0.3
     """A question counts as new above this diversity; the bound itself is too repetitive."""
-    w: float = 0.2
+    w: Finite = 0.2
     """Weight of diversity in the Proposer's reward."""
-    history_size: int = 100
-    history_threshold: float = 0.8
+    history_size: Count = 100
+    history_threshold: Share = 0.8
     """Jaccard similarity above which two questions are alike."""
     history_admit: Literal["parsed", "all", "valid"] = "parsed"
     """Which questions enter the diversity history; the original admits ``all``, even empty ones."""
@@ -51,34 +36,21 @@ class RoundSettings:
     def __post_init__(self):
         if not 0 <= self.tau_low < self.tau_high:
             raise ValueError(f"need 0 <= tau_low < tau_high, got {self.tau_low} and {self.tau_high}")
-        _one_of("history_admit", self.history_admit, ("parsed", "all", "valid"))
-        _one_of("leak_check", self.leak_check, ("substring", "token"))
-        _one_of("filter_by", self.filter_by, ("checked", "raw"))
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None) -> "RoundSettings":
-        """Raises ValueError for a key that does not exist or a value out of range."""
-        return _from_config(cls, config, "pasodoble.round")
 
 
 @dataclass(frozen=True)
 class OfflineSettings:
     """One iteration of the offline variant: updates of the Proposer, then updates of the Solver."""
 
-    proposer_updates: int = 10
-    solver_updates: int = 5
-    questions_per_update: int = 6
+    proposer_updates: CountOrZero = 10
+    solver_updates: CountOrZero = 5
+    questions_per_update: Count = 6
     max_proposer_tries: int | None = None
     """Bound on Proposer steps, skipped ones included, in one iteration; 20 per update if not set."""
     max_solver_tries: int | None = None
     """Bound on Solver batches, fruitless ones included, in one iteration; 4 per update if not set."""
 
     def __post_init__(self):
-        for name in ("proposer_updates", "solver_updates"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.questions_per_update < 1:
-            raise ValueError(f"questions_per_update must be at least 1, got {self.questions_per_update}")
         for name, updates, factor in (
             ("max_proposer_tries", self.proposer_updates, 20),
             ("max_solver_tries", self.solver_updates, 4),
@@ -87,11 +59,6 @@ class OfflineSettings:
                 object.__setattr__(self, name, factor * updates)
             elif getattr(self, name) < updates:
                 raise ValueError(f"{name} must allow at least the {updates} updates wanted, got {getattr(self, name)}")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None) -> "OfflineSettings":
-        """Raises ValueError for a key that does not exist or a value out of range."""
-        return _from_config(cls, config, "pasodoble.offline")
 
 
 @dataclass(frozen=True)
@@ -102,18 +69,9 @@ class KnowledgeSettings:
     """A parquet, json or jsonl file, a folder of them, or a Hugging Face dataset id; None plays without knowledge."""
     split: str = "train"
     text_column: str = "text"
-    max_tokens: int | None = 1024
+    max_tokens: Count | None = 1024
     """Longest document in tokens of the Proposer's tokenizer; None keeps all."""
     seed: int = 42
-
-    def __post_init__(self):
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1 or null, got {self.max_tokens}")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None) -> "KnowledgeSettings":
-        """Raises ValueError for a key that does not exist or a value out of range."""
-        return _from_config(cls, config, "pasodoble.knowledge")
 
 
 @dataclass(frozen=True)
@@ -122,22 +80,22 @@ class GameSettings:
 
     layout: Literal["colocate", "separate"] = "colocate"
     """``separate`` gives the Proposer a resource pool of its own, ``proposer_nodes`` x ``proposer_gpus_per_node``."""
-    proposer_nodes: int = 1
-    proposer_gpus_per_node: int = 1
-    rounds_per_step: int = 1
+    proposer_nodes: Count = 1
+    proposer_gpus_per_node: Count = 1
+    rounds_per_step: Count = 1
     """Rounds generated and learnt from together; 1 is the original."""
     use_knowledge: bool = True
     request_box: bool = True
     """Ask the Solver to box its answer; the original leaves that to the supervised start."""
     train_proposer: bool = True
     train_solver: bool = True
-    proposer_mini_batch_size: int | None = None
+    proposer_mini_batch_size: Count | None = None
     """Proposals in one optimizer step; None takes all of them in one."""
-    solver_mini_batch_size: int | None = None
+    solver_mini_batch_size: Count | None = None
     """Responses in one optimizer step; None takes all of them in one."""
-    max_ungraded_share: float = 0.1
+    max_ungraded_share: Share = 0.1
     """The run stops if a larger share of the Solver's responses could not be graded."""
-    log_problems_every: int = 10
+    log_problems_every: CountOrZero = 10
     """Steps between two entries of problems.jsonl; 0 for none."""
     log_digests: bool = False
     """Print a digest of each policy's parameters after each step."""
@@ -147,15 +105,6 @@ class GameSettings:
     prompts: Prompts = Prompts()
 
     def __post_init__(self):
-        _one_of("layout", self.layout, ("colocate", "separate"))
-        for name in ("rounds_per_step", "proposer_nodes", "proposer_gpus_per_node"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"pasodoble.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("proposer_mini_batch_size", "solver_mini_batch_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"pasodoble.{name} must be at least 1 or null, got {getattr(self, name)}")
-        if not 0 <= self.max_ungraded_share <= 1:
-            raise ValueError(f"pasodoble.max_ungraded_share must lie in [0, 1], got {self.max_ungraded_share}")
         if not (self.train_proposer or self.train_solver):
             raise ValueError(
                 "pasodoble.train_proposer and pasodoble.train_solver are both false: nothing would be trained"
@@ -166,13 +115,6 @@ class GameSettings:
             )
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None) -> "GameSettings":
-        """Raises ValueError for a key that does not exist or a value out of range."""
-        config = dict(config or {})
-        parts = {
-            "round": RoundSettings.from_config,
-            "offline": OfflineSettings.from_config,
-            "knowledge": KnowledgeSettings.from_config,
-            "prompts": Prompts.from_config,
-        }
-        return _from_config(cls, config | {key: read(config.get(key)) for key, read in parts.items()}, "pasodoble")
+    def from_config(cls, block: Any) -> "GameSettings":
+        """Read the block; raises `ConfigError` for a key that does not exist or a value out of range."""
+        return read(cls, block, "pasodoble")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2000)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2000)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULE = "recipes.pasodoble.main"
 SMALL = (
@@ -95,6 +95,23 @@ def train_kill_resume(start, world, variant: list[str], kill_after: int, last: i
     return second, saved_state, final
 
 
+@pytest.mark.parametrize("variant", ["online", "offline"])
+def test_two_steps_of_either_schedule(start, world, variant):
+    arguments = [*SMALL, f"variant={variant}", "pasodoble.rounds_per_step=8", "trainer.total_training_steps=2"]
+    arguments += ["trainer.test_freq=2", "pasodoble.offline.proposer_updates=1", "pasodoble.offline.solver_updates=1"]
+    run = start(MODULE, *arguments, environment=world)
+    assert run.wait(600) == 0, run.log[-6000:]
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2]
+    for values in metrics.values():
+        agree(values)
+    assert metrics[2]["game/updates/proposer"] == metrics[2]["game/updates/solver"] == 2
+    assert any(key.startswith("val-") and key.endswith("/acc/mean@1") for key in metrics[2])
+    begin, *_, end = (digest for _, digest in digests(run.log))
+    assert all(begin[role] != end[role] for role in ROLES), "both policies have learnt"
+
+
+@pytest.mark.long
 def test_online_train_kill_resume(start, world):
     run, saved, final = train_kill_resume(start, world, ["variant=online"], kill_after=3, last=4)
     assert saved["documents_drawn"] == 2 * 5 and final["documents_drawn"] == 4 * 5
@@ -105,6 +122,7 @@ def test_online_train_kill_resume(start, world):
     assert leftovers.dead_runs() == []
 
 
+@pytest.mark.long
 def test_offline_train_kill_resume(start, world):
     offline = ["variant=offline", "pasodoble.offline.proposer_updates=3", "pasodoble.offline.solver_updates=2"]
     # two iterations bring about a hundred questions, which would push all older ones out of the usual history
@@ -115,6 +133,7 @@ def test_offline_train_kill_resume(start, world):
     assert final["documents_drawn"] > saved["documents_drawn"] > 0
 
 
+@pytest.mark.long
 def test_each_phase_of_the_offline_variant_changes_one_policy_only(start, world):
     arguments = [*SMALL, "variant=offline", "trainer.total_training_steps=1"]
     run = start(MODULE, *arguments, environment=world)
@@ -127,6 +146,7 @@ def test_each_phase_of_the_offline_variant_changes_one_policy_only(start, world)
     assert end["proposer"] == between["proposer"] and end["solver"] != between["solver"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("frozen", "trained"), [("proposer", "solver"), ("solver", "proposer")])
 def test_a_frozen_role_stays_bit_identical(start, world, frozen, trained):
     run = start(MODULE, *SMALL, f"pasodoble.train_{frozen}=false", "trainer.total_training_steps=10", environment=world)
@@ -140,6 +160,7 @@ def test_a_frozen_role_stays_bit_identical(start, world, frozen, trained):
         agree(values)
 
 
+@pytest.mark.long
 def test_skipped_rounds_leave_both_policies_bit_identical(start, world):
     arguments = [*SMALL, "pasodoble.round.tau_low=0.98", "trainer.total_training_steps=3"]
     run = start(MODULE, *arguments, environment=world)
@@ -149,6 +170,7 @@ def test_skipped_rounds_leave_both_policies_bit_identical(start, world):
     assert all(metrics["game/skipped"] == 1 for metrics in run.metrics().values())
 
 
+@pytest.mark.long
 def test_each_role_on_devices_of_its_own(start, world):
     run = start(MODULE, *SMALL, "pasodoble.layout=separate", "trainer.total_training_steps=2", environment=world)
     assert run.wait(600) == 0, run.log[-6000:]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from recipes.pasodoble.sft_records import write_dataset
+from recipes.pasodoble.cold_start.records import write_dataset
 from recipes.step_ppo.prepare import write_parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -151,7 +151,7 @@ def test_the_supervised_launcher_composes(tmp_path, role, file):
 
 
 def test_the_data_launcher_parses(tmp_path):
-    from recipes.pasodoble.make_sft_data import parse_arguments
+    from recipes.pasodoble.cold_start.make_sft_data import parse_arguments
 
     local = {"GENERATOR_BASE_URL": "http://g/v1", "JUDGE_BASE_URL": "http://j/v1"}
     for environment in ({}, local):
@@ -209,10 +209,10 @@ def test_a_good_run_passes_the_check(inputs):
         ("pasodoble.knowledge.path=/nowhere.jsonl", "does not exist"),
         ("pasodoble.knowledge.path=null", "pasodoble.knowledge.path is not set"),
         ("proposer.actor_rollout_ref.model.path=/nowhere", "/nowhere"),
-        ("pasodoble.tau=1", r"unknown key \['tau'\] in pasodoble"),
-        ("pasodoble.round.tau_low=2", "need 0 <= tau_low < tau_high"),
+        ("pasodoble.tau=1", "unknown key pasodoble.tau"),
+        ("pasodoble.round.tau_low=1", "need 0 <= tau_low < tau_high"),
         ("pasodoble.layout=apart", "pasodoble.layout|layout must be one of"),
-        ("pasodoble.prompts.solver=x", "unknown prompt"),
+        ("pasodoble.prompts.solver=x", "unknown key pasodoble.prompts.solver"),
         ("proposer.trainer.device=cpu", "proposer.trainer cannot differ"),
         ("critic.enable=true", "critic.enable=True does not go with PasoDoble"),
         ("actor_rollout_ref.actor.use_dynamic_bsz=false", "use_dynamic_bsz=False does not go with PasoDoble"),

@@ -56,7 +56,7 @@ def test_a_tokenizer_without_chat_template_is_refused():
 
 def test_texts_can_be_replaced_but_not_misspelt_or_emptied():
     assert Prompts.from_config({"solver_user": "Q: {question}"}).for_solver("1+1")[1]["content"] == "Q: 1+1"
-    with pytest.raises(ValueError, match="unknown prompt"):
+    with pytest.raises(ValueError, match="unknown key pasodoble.prompts.solver_sytem"):
         Prompts.from_config({"solver_sytem": "x"})
     with pytest.raises(ValueError, match="has no {knowledge}"):
         Prompts.from_config({"proposer_user": "x"})

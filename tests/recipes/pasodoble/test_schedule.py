@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,16 +72,3 @@ def test_a_resumed_iteration_goes_on_as_if_uninterrupted(settings, outcomes, cut
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     rest, _ = run(settings, outcomes[cut:], iteration=resumed)
     assert whole[:cut] + rest == whole
-
-
-@pytest.mark.parametrize(
-    "kwargs, message",
-    [
-        ({"proposer_updates": -1}, "must not be negative"),
-        ({"questions_per_update": 0}, "at least 1"),
-        ({"solver_updates": 5, "max_solver_tries": 4}, "must allow at least the 5 updates"),
-    ],
-)
-def test_impossible_settings_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        OfflineSettings(**kwargs)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from recipes.pasodoble.settings import KnowledgeSettings, OfflineSettings, RoundSettings
+from recipes.errors import ConfigError
+from recipes.pasodoble.settings import GameSettings, KnowledgeSettings, OfflineSettings, RoundSettings
 
 
 def test_defaults_are_the_published_ones():
@@ -19,17 +20,33 @@ def test_defaults_are_the_published_ones():
     assert (k.path, k.text_column, k.max_tokens, k.seed) == ("YouAreSpecialToMe/filtered_MegaMath", "text", 1024, 42)
 
 
-@pytest.mark.parametrize("cls", [RoundSettings, OfflineSettings, KnowledgeSettings])
-def test_unknown_keys_are_refused(cls):
-    assert cls.from_config(None) == cls()
-    with pytest.raises(ValueError, match=r"unknown key \['tau'\] in pasodoble\."):
-        cls.from_config({"tau": 1})
-
-
 @pytest.mark.parametrize(
-    "kwargs",
-    [{"tau_low": 1.0}, {"tau_low": -0.1}, {"history_admit": "none"}, {"leak_check": "off"}, {"filter_by": "all"}],
+    ("block", "sentence"),
+    [
+        ({"tau": 1}, "unknown key pasodoble.tau"),
+        ({"round": {"tau": 1}}, "unknown key pasodoble.round.tau"),
+        ({"offline": {"solver_update": 1}}, "pasodoble.offline.solver_update; did you mean solver_updates"),
+        ({"knowledge": {"file": "x"}}, "unknown key pasodoble.knowledge.file"),
+        ({"prompts": {"solver_sytem": "x"}}, "pasodoble.prompts.solver_sytem; did you mean solver_system"),
+        ({"round": {"tau_low": 1.0}}, "need 0 <= tau_low < tau_high"),
+        ({"round": {"tau_low": -0.1}}, "pasodoble.round.tau_low must be greater than or equal to 0"),
+        ({"round": {"history_admit": "none"}}, "must be 'parsed', 'all' or 'valid'"),
+        ({"round": {"leak_check": "off"}}, "pasodoble.round.leak_check"),
+        ({"round": {"filter_by": "all"}}, "pasodoble.round.filter_by"),
+        ({"offline": {"proposer_updates": -1}}, "pasodoble.offline.proposer_updates"),
+        ({"offline": {"questions_per_update": 0}}, "pasodoble.offline.questions_per_update"),
+        ({"offline": {"solver_updates": 3, "max_solver_tries": 2}}, "max_solver_tries must allow at least the 3"),
+        ({"knowledge": {"max_tokens": 0}}, "pasodoble.knowledge.max_tokens"),
+        ({"layout": "both"}, "pasodoble.layout must be 'colocate' or 'separate'"),
+        ({"rounds_per_step": 0}, "pasodoble.rounds_per_step"),
+        ({"max_ungraded_share": 1.5}, "pasodoble.max_ungraded_share"),
+        ({"train_proposer": False, "train_solver": False}, "nothing would be trained"),
+    ],
 )
-def test_bad_values_are_refused(kwargs):
-    with pytest.raises(ValueError):
-        RoundSettings(**kwargs)
+def test_bad_blocks_are_refused_with_the_key(block, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        GameSettings.from_config(block)
+
+
+def test_an_empty_block_gives_the_defaults():
+    assert GameSettings.from_config(None) == GameSettings()

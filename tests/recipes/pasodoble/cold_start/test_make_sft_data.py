@@ -11,8 +11,8 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from recipes.pasodoble.cold_start.make_sft_data import main
 from recipes.pasodoble.knowledge import draw_index
-from recipes.pasodoble.make_sft_data import main
 
 from .conftest import Fault
 
@@ -108,7 +108,7 @@ class Command:
         ]
 
     def start(self):
-        call = [sys.executable, "-m", "recipes.pasodoble.make_sft_data", *self.arguments]
+        call = [sys.executable, "-m", "recipes.pasodoble.cold_start.make_sft_data", *self.arguments]
         return subprocess.Popen(call, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run(self):
@@ -231,7 +231,7 @@ def test_the_files_are_what_the_trainers_read(start_endpoint, folder):
 
 @pytest.mark.parametrize(
     "status, code, sentence",
-    [(500, 1, r"[4-9] requests in a row failed.*the same command goes on from here"), (401, 2, "refuses: HTTP 401")],
+    [(500, 1, r"[4-9] requests in a row failed.*the same command goes on from here"), (401, 2, "answered HTTP 401")],
 )
 def test_an_endpoint_that_stays_down_ends_the_run(start_endpoint, folder, capsys, status, code, sentence):
     # Requests that were under way when the fourth failed may fail and be counted too.
@@ -265,7 +265,7 @@ def test_bad_input_is_refused_with_one_sentence(start_endpoint, folder, monkeypa
     texts = folder.parent / "prompts.yaml"
     assert "cannot be read" in refused("--prompts", str(texts))
     for text, sentence in (
-        ("solver_sytem: Answer", "unknown prompt ['solver_sytem']"),
+        ("solver_sytem: Answer", "unknown key pasodoble.prompts.solver_sytem"),
         ("proposer_user: Write a problem", "has no {knowledge}"),
         ("[solver_system]", "must map names of prompts to texts"),
     ):

@@ -14,7 +14,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 
-from recipes.pasodoble.side import OffsetServerManager, Side, SideWorker, require_matching_ranks
+from recipes.pasodoble.adapters.side import OffsetServerManager, Side, SideWorker, require_matching_ranks
 
 POOL = "proposer_pool"
 WORKERS = str(Role.ActorRollout)

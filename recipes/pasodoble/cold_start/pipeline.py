@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.pasodoble.chat_endpoint import ChatEndpoint, EndpointError
-from recipes.pasodoble.generators import Generator
+from recipes.common.journal import Journal
+from recipes.pasodoble.cold_start.generators import Generator, whole_text
+from recipes.pasodoble.cold_start.records import Record, proposer_record, solver_record
 from recipes.pasodoble.knowledge import KnowledgeBase, draw_index
 from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import Messages, Prompts
-from recipes.pasodoble.sft_journal import Journal
-from recipes.pasodoble.sft_records import Record, proposer_record, solver_record
+from reward_fns.endpoint import Endpoint
+from reward_fns.errors import EndpointError
 
 Key = tuple[int, int]
 """Document in the stream, sample of it."""
@@ -60,7 +61,7 @@ class ColdStart:
         journal: Journal,
         base: KnowledgeBase | None,
         generator: Generator,
-        judge: ChatEndpoint,
+        judge: Endpoint,
         agree: Callable[[str | None, str | None], Awaitable[bool]],
         prompts: Prompts | None = None,
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
@@ -81,7 +82,7 @@ class ColdStart:
         self._stream: list[Key] = []
         """Confirmed proposals of the documents before the front."""
         self._fruitless_in_a_row = 0
-        for event in journal.events:
+        for event in journal.records():
             self._take(event)
         self._advance()
         self._fruitless_in_a_row = 0
@@ -91,7 +92,7 @@ class ColdStart:
 
         Raises:
             ColdStartStopped: too many failures, or too many documents without a record.
-            EndpointRefused: an endpoint refuses for good.
+            EndpointError: an endpoint refuses every request.
         """
         self._report_progress()
         documents = (k for k in itertools.count(self._front) if not self._finished(k))
@@ -239,19 +240,20 @@ class ColdStart:
             )
 
     async def _judge_one(self, key: Key, question: str, answer: str) -> None:
-        replies = await self._attempt("judge", self._judge.complete(self._solver_prompt(question)))
-        if replies is None:
+        reply = await self._attempt("judge", self._judge.chat(self._solver_prompt(question)))
+        if reply is None:
             return
-        reply = replies[0]
-        agrees = await self._agree(extract_answer(reply.text), answer)
+        (completion,) = reply.completions
+        text = whole_text(completion)
+        agrees = await self._agree(extract_answer(text), answer)
         self._record(
             {
                 "kind": "verdict",
                 "document": key[0],
                 "sample": key[1],
-                "text": reply.text,
-                "refused": reply.refused,
-                "agrees": agrees and not reply.refused,
+                "text": text,
+                "refused": completion.refused,
+                "agrees": agrees and not completion.refused,
             }
         )
 
@@ -276,6 +278,8 @@ class ColdStart:
         try:
             result = await request
         except EndpointError as error:
+            if error.kind == "refused":
+                raise
             self._failed[who] += 1
             self._failures_in_a_row += 1
             if self._failures_in_a_row >= self.settings.max_failures:

@@ -5,11 +5,11 @@ Source: PasoDoble, ``generate_sft.py``. The JSON files have its fields; beside t
 """
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from recipes.common.files import replacing, write_json
 from recipes.pasodoble.prompts import THINK, Messages
 
 Record = dict[str, Any]
@@ -49,17 +49,6 @@ def solver_record(prompt: Messages, completion: str, proposal: Record) -> Record
     return record
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace ``path`` in one step: a reader, or a kill, meets the old file or the new one."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
 def write_dataset(folder: Path, name: str, records: Sequence[Record]) -> None:
     """Write ``name.json`` for LLaMA-Factory and ``name.parquet`` for verl."""
     import pyarrow as pa
@@ -68,9 +57,8 @@ def write_dataset(folder: Path, name: str, records: Sequence[Record]) -> None:
     write_json(folder / f"{name}.json", list(records))
     turn = pa.struct([("role", pa.string()), ("content", pa.string())])
     messages = [[_encodable(message) for message in record["conversations"]] for record in records]
-    partial = folder / f"{name}.parquet.partial"
-    pq.write_table(pa.table({"messages": pa.array(messages, pa.list_(turn))}), partial)
-    partial.replace(folder / f"{name}.parquet")
+    with replacing(folder / f"{name}.parquet") as partial:
+        pq.write_table(pa.table({"messages": pa.array(messages, pa.list_(turn))}), partial)
 
 
 def write_dataset_info(folder: Path, names: Sequence[str]) -> None:

@@ -7,8 +7,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from recipes.pasodoble.chat_endpoint import ChatEndpoint
-from recipes.pasodoble.prompts import Messages, render
+from recipes.pasodoble.prompts import THINK, Messages, render
+from reward_fns.completions import Completion
+from reward_fns.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,25 @@ class Generator(Protocol):
     async def close(self) -> None: ...
 
 
+def whole_text(completion: Completion) -> str:
+    """A completion with its thinking, which a server with a reasoning parser gives apart from it."""
+    thinking = f"{THINK}\n{completion.reasoning}\n</think>\n" if completion.reasoning else ""
+    return thinking + completion.text
+
+
 class EndpointGenerator:
     """An OpenAI-compatible server, which renders the prompt with its own chat template."""
 
-    def __init__(self, endpoint: ChatEndpoint, sampling: Sampling):
+    def __init__(self, endpoint: Endpoint, sampling: Sampling):
         self._endpoint, self._sampling = endpoint, sampling
 
     async def generate(self, messages: Messages, seed: int) -> list[str]:
-        """Raises EndpointError or EndpointRefused."""
+        """Raises EndpointError."""
         s = self._sampling
-        completions = await self._endpoint.complete(
+        answer = await self._endpoint.chat(
             messages, n=s.n, temperature=s.temperature, top_p=s.top_p, max_tokens=s.max_tokens, seed=seed
         )
-        return [completion.text for completion in completions]
+        return [whole_text(completion) for completion in answer.completions]
 
     async def close(self) -> None:
         await self._endpoint.close()

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 from transfer_queue import KVBatchMeta
 
+from recipes.pasodoble.adapters.play import Answers, Round, _session
+from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer, PasoDobleTrainer
 from recipes.pasodoble.rounds import Proposal
 from recipes.pasodoble.settings import GameSettings, OfflineSettings
 from recipes.pasodoble.state import GameState
-from recipes.pasodoble.trainer import Answers, OfflineTrainer, OnlineTrainer, Round, _session
 
 
 class Recorded:
@@ -132,3 +133,8 @@ def test_offline_clears_the_queue_between_tries():
 
 def test_sessions_are_ordered_as_numbers():
     assert sorted(["u_10_0", "u_2_0", "u_2_1"], key=_session) == ["u_2_0", "u_2_1", "u_10_0"]
+
+
+def test_a_trainer_without_an_order_of_play_cannot_be_made():
+    with pytest.raises(TypeError, match="abstract.*play"):
+        PasoDobleTrainer(None)

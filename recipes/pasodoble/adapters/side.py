@@ -112,7 +112,7 @@ class Side:
     rollout_asleep = True
     rollout_stale = True
     """The actor has changed since the rollout got its weights."""
-    housemate: "Side | None" = None
+    peer: "Side | None" = None
     """The side on the same devices, if any: only one rollout may be awake."""
     mini_batch_size: int | None = None
     """Responses in one optimizer step; None takes the whole batch in one."""
@@ -121,8 +121,8 @@ class Side:
 
     def wake_rollout(self) -> None:
         """Give the rollout the actor's weights if it lacks them; this is also verl's only way to wake it."""
-        if self.housemate is not None and not self.housemate.rollout_asleep:
-            raise RuntimeError(f"the {self.name}'s rollout cannot wake while the {self.housemate.name}'s is awake")
+        if self.peer is not None and not self.peer.rollout_asleep:
+            raise RuntimeError(f"the {self.name}'s rollout cannot wake while the {self.peer.name}'s is awake")
         discarded = self.rollout_asleep and self.config.actor_rollout_ref.rollout.free_cache_engine
         if self.rollout_stale or discarded:
             # the version of the weights is the last finished step

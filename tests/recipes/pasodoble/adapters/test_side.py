@@ -6,8 +6,15 @@ from types import SimpleNamespace
 import pytest
 from transfer_queue import KVBatchMeta
 
-from recipes.pasodoble.replay_buffer import SideReplayBuffer
-from recipes.pasodoble.side import Side, object_column, offset_replica_class, require_matching_ranks, subset, uid_of
+from recipes.pasodoble.adapters.replay_buffer import SideReplayBuffer
+from recipes.pasodoble.adapters.side import (
+    Side,
+    object_column,
+    offset_replica_class,
+    require_matching_ranks,
+    subset,
+    uid_of,
+)
 
 
 class Replica:
@@ -69,9 +76,9 @@ def test_weights_are_sent_when_they_changed_or_were_discarded(discards, syncs):
     assert len(side.syncs) == syncs + 1
 
 
-def test_only_one_of_two_housemates_may_be_awake():
+def test_only_one_of_two_peers_may_be_awake():
     solver, proposer = Rollout("solver", True), Rollout("proposer", True)
-    solver.housemate, proposer.housemate = proposer, solver
+    solver.peer, proposer.peer = proposer, solver
     solver.wake_rollout()
     with pytest.raises(RuntimeError, match="the proposer's rollout cannot wake while the solver's is awake"):
         proposer.wake_rollout()

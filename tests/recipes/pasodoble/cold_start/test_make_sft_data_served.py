@@ -11,10 +11,10 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from recipes.pasodoble.make_sft_data import main
+from recipes.pasodoble.cold_start.make_sft_data import main
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 def make_model(folder):
@@ -131,4 +131,4 @@ def test_a_prompt_that_is_too_long_for_the_server_is_no_reason_to_wait(server, t
     start = time.monotonic()
     assert main(arguments) == 1
     assert time.monotonic() - start < 60
-    assert "cannot take this request: HTTP 400" in capsys.readouterr().err
+    assert "answered HTTP 400" in capsys.readouterr().err

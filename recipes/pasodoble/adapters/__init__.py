@@ -1,0 +1,1 @@
+"""PasoDoble inside verl: two policies in one trainer, their workers, servers and rollouts."""
