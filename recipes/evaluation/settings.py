@@ -166,6 +166,8 @@ def _check(settings: Settings) -> None:
         raise ConfigError(
             f"handoff: expected prob_own in [0, 1] and max_gap_tokens a whole number from 1, found {prob} and {gap}"
         )
+    if any(not isinstance(tau, int | float) or not 0 < tau <= 1 for tau in settings.metrics.g_pass):
+        raise ConfigError(f"metrics.g_pass: expected shares above 0, at most 1, found {settings.metrics.g_pass}")
     if not isinstance(settings.engines, int) or settings.engines < 1:
         raise ConfigError(f"engines: expected a whole number from 1, found {settings.engines!r}")
     memory = settings.handoff["partner_memory"]

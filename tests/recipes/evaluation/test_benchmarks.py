@@ -239,6 +239,7 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["models=[m]", "benchmarks=[gsm8k]", "score_only=x"], "no models"),
         (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature >= 0"),
         (["models=[m]", "benchmarks=[gsm8k]", "handoff.partner_memory=1.0"], "partner_memory: expected a share"),
+        (["models=[m]", "benchmarks=[gsm8k]", "metrics.g_pass=[0]"], "metrics.g_pass: expected shares"),
         (["models=[m]", "benchmarks=[gsm8k]", "macro={all: gsm8k}"], "macro.all: expected a list"),
         (["models=[m]", "benchmarks=[gsm8k]", "macro={all: [gsm8k, [gsm8k]]}"], "names a benchmark twice"),
     ],
@@ -292,10 +293,12 @@ def test_saved_responses_are_graded_again_for_any_k(questions, tmp_path, capsys)
     saved = write_jsonl(tmp_path / "saved.jsonl", rows)
     output = tmp_path / "out"
     arguments = [f"benchmarks=[{questions}]", f"score_only={saved}", "k=[1,2,4]", f"output_dir={output}"]
-    assert main(arguments) == 0
+    assert main([*arguments, "metrics.g_pass=[0.5,1.0]"]) == 0
     result = json.loads((output / "summary.json").read_text())["models"]["saved"]["sums"]
     assert result["metrics"]["pass@1"]["mean"] == pytest.approx((1 + 2 + 3 + 4) / 16)
     assert result["metrics"]["pass@4"]["mean"] == 1.0
+    assert result["metrics"]["g-pass@4:1"]["mean"] == pytest.approx(1 / 4)
+    assert result["metrics"]["g-pass@4:0.5"]["mean"] == pytest.approx(3 / 4)
     # Problem 0 has one right of four, problem 1 a tie that is even, problems 2 and 3 a right majority.
     assert result["metrics"]["maj@4"]["mean"] == pytest.approx((0 + 0.5 + 1 + 1) / 4)
     assert "| saved | sums | pass@4 | 100.00 [100.00, 100.00] | all, 4 of 4 |" in (output / "summary.md").read_text()
