@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 
+from vllm_patches.tandem.speculative.upstream_symbols import SPECULATIVE_SYMBOLS
 from vllm_patches.tandem.upstream_symbols import TANDEM_SYMBOLS
 from vllm_patches.upstream import Fields, Source, Upstream
 
@@ -58,6 +59,7 @@ SYMBOLS: tuple[Upstream, ...] = (
         Source(("from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm",)),
     ),
     *TANDEM_SYMBOLS,
+    *SPECULATIVE_SYMBOLS,
 )
 
 
@@ -87,7 +89,7 @@ def ledger(areas: Iterable[str] | None = None) -> list[dict[str, str]]:
     or unused: of another platform).
 
     Args:
-        areas: restrict to these areas (``plugin``, ``cpu_linear``, ``tandem``); all when None.
+        areas: restrict to these areas (``plugin``, ``cpu_linear``, ``tandem``, ``speculative``); all when None.
     """
     wanted = None if areas is None else set(areas)
     return [upstream.row() for upstream in SYMBOLS if wanted is None or upstream.area in wanted]

@@ -17,7 +17,7 @@ from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_sa
 from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
 
 CONFIG_KEY = "tandem"
-MODES = ("auto", "lazy", "lock_step")
+MODES = ("auto", "lazy", "lock_step", "speculative")
 REQUEST_KEYS = tuple(field.name for field in dataclasses.fields(ScheduleParams)) + ("resume_len",)
 
 
@@ -28,12 +28,15 @@ class TandemConfig:
     Args:
         junior_model: path or hub id of the frozen partner; needs the senior's tokenizer.
         mode: ``lock_step`` runs both models at every step, ``lazy`` only the one that writes, the other catching up in
-            one query later; ``auto`` chooses.
+            one query later; ``speculative`` lets the junior draft and the senior verify (``speculative.verify``);
+            ``auto`` chooses.
         selection_strategy, prob_senior, max_gap_tokens, chunk_size, word_align, seed: defaults of every request, see
             ``schedule.ScheduleParams``.
         boundary_token_ids: ids, or the path of a JSON list of ids, for the strategy named here; built from the
             tokenizer when None.
         max_lag_tokens: ``lazy``: most tokens by which a model that may yet write can fall behind.
+        num_draft_tokens: ``speculative``: most tokens that the junior drafts in a round.
+        adapt_draft_tokens: ``speculative``: draft fewer where measured acceptance makes that cheaper.
         junior_revision, junior_dtype, junior_quantization, junior_trust_remote_code: as vLLM's options without the
             prefix; the senior's when None.
         junior_load_format: never inherited, since a trainer loads its senior as ``dummy`` and syncs it later.
@@ -53,6 +56,8 @@ class TandemConfig:
     seed: int = 0
     boundary_token_ids: str | Sequence[int] | None = None
     max_lag_tokens: int = 64
+    num_draft_tokens: int = 4
+    adapt_draft_tokens: bool = True
     junior_revision: str | None = None
     junior_dtype: str | None = None
     junior_quantization: str | None = None
@@ -67,15 +72,18 @@ class TandemConfig:
             )
         if self.mode not in MODES:
             raise ValueError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
-        lag = self.max_lag_tokens
-        if not isinstance(lag, int) or isinstance(lag, bool) or lag < 1:
-            raise ValueError(f"max_lag_tokens is {lag!r}; expected a whole number of tokens, at least 1")
+        for name in ("max_lag_tokens", "num_draft_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} is {value!r}; expected a whole number of tokens, at least 1")
+        if not isinstance(self.adapt_draft_tokens, bool):
+            raise ValueError(f"adapt_draft_tokens is {self.adapt_draft_tokens!r}; expected true or false")
         if self.junior_device is not None:
             raise ValueError(
                 f"junior_device is {self.junior_device!r}; the junior runs on the senior's device, leave the key out"
             )
         params = self.defaults
-        if params.word_align == "before" and self.mode == "lazy":
+        if params.word_align == "before" and self.mode in ("lazy", "speculative"):
             raise ValueError("word_align='before' needs both models' samples at every step; set mode to 'lock_step'")
 
     @classmethod
@@ -103,6 +111,16 @@ class TandemConfig:
                 if field.name != "request"
             }
         )
+
+    @property
+    def speculative_config(self) -> dict[str, Any]:
+        """vLLM's ``speculative_config`` of the speculative mode: the junior as draft model."""
+        given = {"revision": self.junior_revision, "quantization": self.junior_quantization}
+        return {
+            "method": "draft_model",
+            "model": self.junior_model,
+            "num_speculative_tokens": self.num_draft_tokens,
+        } | {name: value for name, value in given.items() if value is not None}
 
     def boundary_sets(self, tokenizer, vocab_size: int) -> BoundarySets:
         """Both boundary sets; ``boundary_token_ids`` replaces the one that ``selection_strategy`` reads.
@@ -194,7 +212,16 @@ def engine_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the settings are faulty.
     """
-    TandemConfig.from_mapping(settings)
+    config = TandemConfig.from_mapping(settings)
+    if config.mode == "speculative":
+        return {
+            "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
+            "scheduler_cls": "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler",
+            "logits_processors": ["vllm_patches.tandem.speculative.request_check:SpeculativeRequestCheck"],
+            "additional_config": {CONFIG_KEY: dict(settings)},
+            "async_scheduling": False,
+            "speculative_config": config.speculative_config,
+        }
     return {
         "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
         "scheduler_cls": "vllm_patches.tandem.scheduler.TandemScheduler",

@@ -44,7 +44,7 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
                 vllm_config.scheduler_config.async_scheduling,
                 "asynchronous scheduling is on: pass async_scheduling=False",
             ),
-            (vllm_config.speculative_config is not None, "speculative decoding is on: leave speculative_config out"),
+            *_speculation_faults(config, vllm_config),
             (parallel.pipeline_parallel_size > 1, "pipeline parallelism is on: set pipeline_parallel_size to 1"),
             (
                 parallel.prefill_context_parallel_size > 1 or parallel.decode_context_parallel_size > 1,
@@ -79,6 +79,51 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
     ]
     if faults:
         raise TandemRefusedError("tandem decoding refuses this engine: " + "; ".join(faults))
+
+
+def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
+    """What the speculative mode needs and the other modes refuse, as pairs of (is it a fault, sentence)."""
+    model, drafts = vllm_config.model_config, vllm_config.speculative_config
+    if resolve_mode(config, vllm_config) != "speculative":
+        return [(drafts is not None, "speculative decoding is on: leave speculative_config out")]
+    if drafts is None or drafts.method != "draft_model" or drafts.model != config.junior_model:
+        return [(True, "the junior is not the draft model: pass all that engine_arguments returns, or its flags")]
+    junior = drafts.draft_model_config
+    processors = model.logits_processors or []
+    return [
+        (drafts.num_speculative_tokens != config.num_draft_tokens, "num_speculative_tokens is not num_draft_tokens"),
+        (drafts.draft_sample_method != "greedy", "draft_sample_method is set: the drafter samples with shared noise"),
+        (drafts.parallel_drafting, "parallel_drafting is on: a junior drafts one token after the other"),
+        (drafts.use_heterogeneous_vocab, "use_heterogeneous_vocab is on: both models need one vocabulary"),
+        (
+            bool(drafts.num_speculative_tokens_per_batch_size),
+            "num_speculative_tokens_per_batch_size is set: without drafts a junior's turn would never come",
+        ),
+        (
+            junior.max_model_len < model.max_model_len,
+            f"the junior reads {junior.max_model_len} tokens and max_model_len is {model.max_model_len}: lower it",
+        ),
+        (
+            junior.dtype != model.dtype or config.junior_dtype not in (None, str(model.dtype).removeprefix("torch.")),
+            "junior_dtype differs from the senior's: the speculative mode takes one dtype, leave it out",
+        ),
+        (
+            config.junior_trust_remote_code not in (None, model.trust_remote_code),
+            "junior_trust_remote_code differs from trust_remote_code: the speculative mode takes one setting",
+        ),
+        (
+            vllm_config.lora_config is not None,
+            "LoRA in the speculative mode: the drafter knows no adapters; set mode to 'lock_step'",
+        ),
+        (
+            model.logprobs_mode not in ("raw_logprobs", "raw_logits"),
+            f"logprobs_mode is {model.logprobs_mode!r}: the speculative mode returns raw ones",
+        ),
+        (
+            any("SpeculativeRequestCheck" not in str(one) for one in processors),
+            "custom logits processors are on: they would not reach the tokens that the junior writes",
+        ),
+    ]
 
 
 def _returns_routed_experts(vllm_config) -> bool:

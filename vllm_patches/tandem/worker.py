@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 from vllm.platforms import current_platform
 
 from vllm_patches import guard
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig
-from vllm_patches.tandem.engine_checks import check_engine
+from vllm_patches.tandem.engine_checks import check_engine, resolve_mode
 from vllm_patches.tandem.junior import HostCopy
 
 if current_platform.is_cpu():
@@ -28,17 +29,25 @@ class TandemWorker(StockWorker):
 
     def __init__(self, vllm_config, *args, **kwargs) -> None:
         guard.require("tandem")
-        check_engine(TandemConfig.from_mapping(vllm_config.additional_config.get(CONFIG_KEY, {})), vllm_config)
+        config = TandemConfig.from_mapping(vllm_config.additional_config.get(CONFIG_KEY, {}))
+        check_engine(config, vllm_config)
+        self._speculates = resolve_mode(config, vllm_config) == "speculative"
+        if self._speculates:
+            guard.require("speculative")
+            vllm_config = without_request_check(vllm_config)
         super().__init__(vllm_config, *args, **kwargs)
         self._junior_on_host: HostCopy | None = None
         self._junior_discarded = False
 
     def init_device(self) -> None:
         super().init_device()
-        from vllm_patches.tandem.runner import TandemRunnerMixin
+        if self._speculates:
+            from vllm_patches.tandem.speculative.runner import SpeculativeRunnerMixin as Mixin
+        else:
+            from vllm_patches.tandem.runner import TandemRunnerMixin as Mixin
 
         stock = type(self.model_runner)
-        self.model_runner.__class__ = type(f"Tandem{stock.__name__}", (TandemRunnerMixin, stock), {})
+        self.model_runner.__class__ = type(f"Tandem{stock.__name__}", (Mixin, stock), {})
 
     def sleep(self, level: int = 1) -> None:
         """As the stock worker's. Level 2 discards all weights and a trainer syncs only the senior again, so the junior,
@@ -61,3 +70,13 @@ class TandemWorker(StockWorker):
         stats = self.model_runner.tandem_stats
         self.model_runner.tandem_stats = type(stats)()
         return dataclasses.asdict(stats)
+
+
+def without_request_check(vllm_config):
+    """The configuration that the model runner sees in the speculative mode: without custom logits processors, which
+    vLLM refuses beside drafts. Ours checks requests in the front end and changes no logits."""
+    model_config = copy.copy(vllm_config.model_config)
+    model_config.logits_processors = None
+    vllm_config = copy.copy(vllm_config)
+    vllm_config.model_config = model_config
+    return vllm_config

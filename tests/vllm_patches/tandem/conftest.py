@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -135,10 +136,25 @@ def save_model(folder: Path, seed: int, hidden: int, layers: int, kv_heads: int,
     return folder
 
 
+def save_near(original: Path, folder: Path) -> Path:
+    """A model with a little noise on the weights of another."""
+    from transformers import Qwen3ForCausalLM
+
+    noise = torch.Generator().manual_seed(5)
+    model = Qwen3ForCausalLM.from_pretrained(original, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight += 0.015 * torch.randn(weight.shape, generator=noise)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """``senior``; ``junior`` of another shape; ``sibling`` of the senior's shape with other weights; ``stranger`` with
-    another vocabulary."""
+    """``senior``; ``junior`` and ``one_head`` of other shapes; ``sibling`` of the senior's shape with other weights;
+    ``near`` the senior with a little noise; ``stranger`` with another vocabulary."""
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("models")
     paths = {
@@ -146,7 +162,9 @@ def models(tmp_path_factory) -> dict[str, Path]:
         "junior": save_model(root / "junior", 1, 64, 2, 4, 0.45),
         "sibling": save_model(root / "sibling", 2, 128, 3, 2, 0.35),
         "stranger": save_model(root / "stranger", 3, 64, 2, 4, 0.45),
+        "one_head": save_model(root / "one_head", 4, 96, 1, 1, 0.4),
     }
+    paths["near"] = save_near(paths["senior"], root / "near")
     save_tokenizer(paths["stranger"], change="x")
     return paths
 
@@ -169,6 +187,12 @@ def reference(models) -> Reference:
 @pytest.fixture(scope="session")
 def reference_with_sibling(models) -> Reference:
     return Reference(models["senior"], models["sibling"])
+
+
+@pytest.fixture(scope="session")
+def reference_with(models):
+    """``reference_with(name)``: the cacheless loop with the junior of that name."""
+    return cache(lambda name: Reference(models["senior"], models[name]))
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,9 @@ from vllm_patches.tandem.schedule import ScheduleParams
         (dict(junior_model="j", max_lag_tokens=0), "max_lag_tokens is 0"),
         (dict(junior_model="j", junior_device="cuda:1"), "junior_device is 'cuda:1'"),
         (dict(junior_model="j", word_align="before", mode="lazy"), "lock_step"),
+        (dict(junior_model="j", word_align="before", mode="speculative"), "lock_step"),
+        (dict(junior_model="j", num_draft_tokens=0), "num_draft_tokens is 0"),
+        (dict(junior_model="j", adapt_draft_tokens="no"), "adapt_draft_tokens is 'no'"),
     ],
 )
 def test_faulty_engine_settings(settings, says):
@@ -51,6 +54,22 @@ def test_engine_arguments_are_plain_data_that_survives_a_command_line():
     assert arguments["additional_config"] == {CONFIG_KEY: settings}
     assert arguments["async_scheduling"] is False
     assert TandemConfig.from_mapping(arguments["additional_config"][CONFIG_KEY]).prob_senior == 0.25
+
+
+def test_in_the_speculative_mode_the_junior_is_the_draft_model():
+    settings = dict(
+        junior_model="j", mode="speculative", num_draft_tokens=6, junior_revision="r", junior_quantization="q"
+    )
+    arguments = engine_arguments(settings)
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert arguments["speculative_config"] == {
+        "method": "draft_model",
+        "model": "j",
+        "num_speculative_tokens": 6,
+        "revision": "r",
+        "quantization": "q",
+    }
+    assert "speculative_config" not in engine_arguments(dict(junior_model="j"))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 import vllm_patches  # noqa: E402
 from vllm_patches.tandem.config import TandemConfig, engine_arguments  # noqa: E402
 from vllm_patches.tandem.engine_checks import TandemRefusedError, check_engine, resolve_mode  # noqa: E402
+from vllm_patches.tandem.worker import without_request_check  # noqa: E402
 
 
 @pytest.fixture
@@ -48,6 +49,67 @@ def test_a_combination_is_refused_by_name(configuration, options, says):
     config, engine = configuration(**options)
     with pytest.raises(TandemRefusedError, match=says):
         check_engine(config, engine)
+
+
+SPECULATIVE = dict(mode="speculative")
+
+
+def test_the_speculative_engine_passes_and_its_drafter_is_the_junior(configuration, models):
+    config, engine = configuration(SPECULATIVE | dict(num_draft_tokens=3))
+    check_engine(config, engine)
+    assert resolve_mode(config, engine) == "speculative"
+    assert engine.speculative_config.num_speculative_tokens == 3
+    assert engine.speculative_config.model == str(models["junior"])
+    assert engine.use_v2_model_runner is False
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(speculative_config=None), "the junior is not the draft model"),
+        (dict(speculative_config=dict(method="ngram", num_speculative_tokens=2)), "the junior is not the draft model"),
+        (dict(speculative_config=dict(num_speculative_tokens=2)), "num_speculative_tokens is not num_draft_tokens"),
+        (dict(speculative_config=dict(draft_sample_method="probabilistic")), "draft_sample_method is set"),
+        (dict(speculative_config=dict(parallel_drafting=True)), "parallel_drafting is on"),
+        (
+            dict(speculative_config=dict(num_speculative_tokens_per_batch_size=[(1, 4, 4), (5, 8, 0)])),
+            "a junior's turn would never come",
+        ),
+        (dict(speculative_config=dict(max_model_len=128)), "the junior reads 128 tokens and max_model_len is 256"),
+        (dict(tandem=dict(junior_dtype="bfloat16")), "junior_dtype differs"),
+        (dict(tandem=dict(junior_trust_remote_code=True)), "junior_trust_remote_code differs"),
+        (dict(enable_lora=True), "LoRA in the speculative mode"),
+        (dict(logprobs_mode="processed_logprobs"), "logprobs_mode is 'processed_logprobs'"),
+        (dict(logits_processors=["some.module:Processor"]), "custom logits processors are on"),
+        (dict(data_parallel_size=2), "data parallelism"),
+    ],
+)
+def test_the_speculative_mode_refuses_by_name(configuration, models, options, says):
+    options = dict(options)
+    tandem = SPECULATIVE | options.pop("tandem", {})
+    drafts = options.get("speculative_config")
+    if drafts is not None and "method" not in drafts:
+        own = engine_arguments(dict(junior_model=str(models["junior"])) | tandem)["speculative_config"]
+        options["speculative_config"] = own | drafts
+    config, engine = configuration(tandem, **options)
+    with pytest.raises(TandemRefusedError, match=says):
+        check_engine(config, engine)
+
+
+def test_the_speculative_mode_refuses_asynchronous_scheduling(configuration):
+    config, engine = configuration(SPECULATIVE)
+    # vLLM's CPU platform turns it off by itself
+    engine.scheduler_config.async_scheduling = True
+    with pytest.raises(TandemRefusedError, match="async_scheduling=False"):
+        check_engine(config, engine)
+
+
+def test_the_runner_is_shown_no_logits_processors_and_the_front_end_keeps_them(configuration):
+    _, engine = configuration(SPECULATIVE)
+    shown = without_request_check(engine)
+    assert not shown.model_config.logits_processors
+    assert engine.model_config.logits_processors
+    assert shown.compilation_config is engine.compilation_config
 
 
 def test_the_channel_of_the_authorship_must_be_free(configuration):

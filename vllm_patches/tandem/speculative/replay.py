@@ -36,7 +36,7 @@ def replay(table: ScheduleTable, rows: np.ndarray, drafts: np.ndarray) -> Replay
     redrawn = np.zeros((num_rows, num_drafts), dtype=bool)
     toggled = np.zeros_like(redrawn)
     numbers = table.strategy[rows]
-    for number in np.unique(numbers):
+    for number in np.unique(numbers) if num_drafts else ():
         chosen = np.flatnonzero(numbers == number)
         name = table.name_of(number)
         redrawn[chosen], toggled[chosen] = _events(table, name, rows[chosen], drafts[chosen])

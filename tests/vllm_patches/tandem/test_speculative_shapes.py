@@ -1,0 +1,58 @@
+"""The speculative mode with other juniors, other draft lengths, and too few KV blocks: the same text."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("vllm")
+
+SMALL = dict(max_model_len=384)
+
+
+@pytest.fixture(scope="module")
+def expected_of(reference_with, jobs):
+    """What the cacheless loop writes with a junior, by its name."""
+    return cache(lambda name: [reference_with(name).write(job) for job in jobs])
+
+
+@pytest.mark.parametrize(
+    ("junior", "num_drafts", "options"),
+    [
+        pytest.param("junior", 1, SMALL, id="another shape, never agrees, one draft"),
+        pytest.param(
+            "near", 8, dict(num_gpu_blocks_override=14, max_num_seqs=8, **SMALL), id="preemption, eight drafts"
+        ),
+        pytest.param("senior", 4, SMALL, id="always agrees", marks=pytest.mark.long),
+        pytest.param(
+            "sibling", 4, SMALL | dict(enable_prefix_caching=False), id="no prefix cache", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "near", 4, SMALL | dict(max_num_batched_tokens=24, max_num_seqs=8), id="budget", marks=pytest.mark.long
+        ),
+        pytest.param("one_head", 3, SMALL, id="one KV head", marks=pytest.mark.long),
+    ],
+)
+def test_greedy_text_is_the_loops(open_engine, models, jobs, expected_of, junior, num_drafts, options):
+    settings = dict(junior_model=str(models[junior]), mode="speculative", num_draft_tokens=num_drafts)
+    engine = open_engine(models["senior"], settings, **options)
+    for _ in range(2):
+        assert engine.run(jobs) == expected_of(junior)
+    stats = engine.stats()
+    if "num_gpu_blocks_override" in options:
+        assert stats["resumed_requests"] > 10
+    if junior == "senior":
+        assert stats["outcome"]["passed"] == stats["outcome"]["tested"] > 500
+
+
+def test_a_junior_beside_a_senior_without_weights_has_its_own(open_engine, models, jobs, reference_with):
+    """Trainers load their senior as `dummy`; stock vLLM then loads the draft model so too."""
+    settings = dict(junior_model=str(models["near"]), mode="speculative", selection_strategy="junior")
+    engine = open_engine(models["senior"], settings, load_format="dummy", **SMALL)
+    alone = [dataclasses.replace(job, tandem=dict(selection_strategy="junior")) for job in jobs[:4]]
+    assert engine.run(alone) == [reference_with("near").write(job) for job in alone]
+    assert not any(p.requires_grad for p in engine.runner.junior.parameters())
+    senior = load_file(models["senior"] / "model.safetensors")
+    assert not torch.equal(engine.runner.get_model().lm_head.weight, senior["lm_head.weight"])

@@ -1,0 +1,238 @@
+"""The V1 model runner of the speculative mode: a mixin over vLLM's GPU and CPU runners.
+
+vLLM's speculative decoding schedules, batches, drafts and counts; its drafter is the junior (``proposer``). This mixin
+follows each request's author schedule, samples for both models (``noise``), and decides which drafts stand
+(``verify``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from vllm.logger import init_logger
+from vllm.v1.outputs import SamplerOutput
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
+from vllm_patches.tandem.engine_checks import TandemRefusedError
+from vllm_patches.tandem.junior import memory_of
+from vllm_patches.tandem.request_states import RequestStates
+from vllm_patches.tandem.schedule import JUNIOR, stream_key
+from vllm_patches.tandem.speculative.log_probs import DraftLogProbs, empty_table, log_probs_of
+from vllm_patches.tandem.speculative.noise import draw, noise_key, signed64
+from vllm_patches.tandem.speculative.proposer import TandemProposer
+from vllm_patches.tandem.speculative.replay import commit
+from vllm_patches.tandem.speculative.round import Round
+from vllm_patches.tandem.speculative.stats import SpeculativeStats
+from vllm_patches.tandem.speculative.verify import NOTHING, settle
+
+logger = init_logger(__name__)
+
+GREEDY_BELOW = 1e-5
+
+
+class SpeculativeRunnerMixin:
+    """Goes before ``GPUModelRunner`` or a subclass of it in the method resolution order."""
+
+    def load_model(self, *args, **kwargs) -> None:
+        self.tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
+        self.drafter.__class__ = TandemProposer
+        self.drafter.tandem = self
+        super().load_model(*args, **kwargs)
+        boundaries = check_models(self.tandem_config, self.model_config.model, self.model_config.tokenizer)
+        self._states = RequestStates(boundaries, self.model_config.get_vocab_size())
+        self._noise_keys: dict[str, int] = {}
+        self._resumed: dict[str, int] = {}
+        self._least: dict[str, tuple[int, list[int]]] = {}
+        self._draft_log_probs = DraftLogProbs()
+        self._junior_samples = False
+        self.round: Round | None = None
+        self.tandem_stats = SpeculativeStats()
+        self._cost_ratio = memory_of(self.junior) / memory_of(self.get_model())
+
+        senior = self.get_model()
+        self._senior_logits = senior.compute_logits
+        senior.compute_logits = self._logits_of_whoever_samples
+        logger.info(
+            "Tandem decoding: junior %s, mode speculative, %d drafts a round, %d word and %d sentence boundary ids",
+            self.tandem_config.junior_model,
+            self.num_spec_tokens,
+            len(boundaries.word),
+            len(boundaries.sentence),
+        )
+
+    @property
+    def junior(self) -> torch.nn.Module:
+        """The frozen partner."""
+        return self.drafter.model
+
+    def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
+        groups = self.kv_cache_config.kv_cache_groups
+        if len(groups) != 1:
+            raise TandemRefusedError(
+                f"the two models need {len(groups)} KV cache groups; tandem decoding takes models with one kind of "
+                "attention (no sliding windows beside full attention, no state-space layers)"
+            )
+
+    def _logits_of_whoever_samples(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor | None:
+        """``compute_logits`` of the engine. The junior's go the same way, so that what a trainer puts around it, such
+        as a mask of tokens never to be sampled, holds for tokens that no senior checks."""
+        of = self.junior.compute_logits if self._junior_samples else self._senior_logits
+        return of(hidden_states, *args, **kwargs)
+
+    def _update_states(self, scheduler_output):
+        corrections = super()._update_states(scheduler_output)
+        for request_id in scheduler_output.finished_req_ids:
+            self._states.remove(request_id)
+            for kept in (self._noise_keys, self._resumed, self._least):
+                kept.pop(request_id, None)
+        for new in scheduler_output.scheduled_new_reqs:
+            self._add_request(new)
+        cached = scheduler_output.scheduled_cached_reqs
+        self.tandem_stats.resumed_requests += len(cached.resumed_req_ids)
+        # Both models sample with noise of their own; vLLM winds generators back, which those of a CPU cannot do.
+        self.input_batch.generators.clear()
+        return corrections
+
+    def _add_request(self, new) -> None:
+        sampling = new.sampling_params
+        extra = (sampling.extra_args or {}).get(CONFIG_KEY)
+        settings = request_settings(self.tandem_config, extra, new.prompt_token_ids, sampling.seed)
+        self._states.add(new.req_id, settings, new.prompt_token_ids, new.num_computed_tokens)
+        stream = stream_key(settings.params.seed, settings.params.request)
+        self._noise_keys[new.req_id] = signed64(noise_key(stream, sampling.seed, new.req_id))
+        self._resumed[new.req_id] = settings.resume_len
+        if sampling.min_tokens and sampling.all_stop_token_ids:
+            self._least[new.req_id] = (sampling.min_tokens, sorted(sampling.all_stop_token_ids))
+        self.tandem_stats.cached_tokens += new.num_computed_tokens
+
+    def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
+        prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
+        batch = self.input_batch
+        ids = batch.req_ids
+        self.round = Round.of(
+            self._states.schedules,
+            self._states.rows(ids),
+            ~self.discard_request_mask.np[: len(ids)],
+            ids,
+            np.asarray(num_scheduled_tokens, dtype=np.int64),
+            scheduler_output.scheduled_spec_decode_tokens,
+        )
+        written = batch.num_tokens_no_spec[: len(ids)].astype(np.int64) - batch.num_prompt_tokens[: len(ids)]
+        resumed = np.fromiter((self._resumed[i] for i in ids), dtype=np.int64, count=len(ids))
+        keys = np.fromiter((self._noise_keys[i] for i in ids), dtype=np.int64, count=len(ids))
+        host = np.stack([keys, resumed, written, self.round.query_starts, self.round.num_drafts])
+        self._keys, self._resumed_len, self._written, self.query_starts, self._num_drafts = self._to_device(host)
+        self._least_pairs = self._pairs_of_least(ids)
+        return prepared
+
+    def _pairs_of_least(self, ids: list[str]) -> torch.Tensor | None:
+        """(3, P) request, stop token and ``min_tokens``: that token is excluded before that length."""
+        triples = [
+            (i, t, least) for i, r in enumerate(ids) if r in self._least for least, ts in [self._least[r]] for t in ts
+        ]
+        return self._to_device(np.array(triples, dtype=np.int64).T) if triples else None
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+
+    def _input_fits_in_drafter(self, common_attn_metadata) -> bool:
+        """Always: stock vLLM stops drafting for all requests when the longest nears the length limit, and a request
+        whose next token is the junior's would stand still. Drafts beyond the limit are cut by the scheduler."""
+        return common_attn_metadata is not None
+
+    def _sample(self, logits, spec_decode_metadata) -> SamplerOutput:
+        this, ids = self.round, self.input_batch.req_ids
+        num_requests, width = this.authors.shape
+        requests, positions = this.verified()
+        requests, positions, rows = self._to_device(
+            np.stack([requests, positions, this.logit_starts[requests] + positions])
+        )
+        wanted = logits[rows]
+        own = torch.full((num_requests, width), NOTHING, dtype=torch.int64, device=self.device)
+        own[requests, positions] = self._draw(wanted, requests, self._written[requests] + positions)
+        drafts, authors = self._to_device(this.drafts), self._to_device(this.authors)
+        emitted, self._counts = settle(drafts, self._num_drafts, authors, own)
+        # At width 1 vLLM takes every row for a sampled token.
+        emitted = torch.nn.functional.pad(emitted, (0, self.num_spec_tokens + 1 - width), value=NOTHING)
+
+        log_probs = None
+        number = self.input_batch.sampling_metadata.max_num_logprobs
+        if number is not None:
+            mode, width = self.model_config.logprobs_mode, emitted.shape[1]
+            log_probs = empty_table(num_requests * width, number + 1, self.device)
+            target = requests * width + positions
+            if len(requests):  # the compiled rank kernel takes no empty batch
+                kept = log_probs_of(wanted, own[requests, positions], number, mode)
+                for whole, part in zip(log_probs[:3], kept[:3], strict=True):
+                    whole[target] = part.to(whole.dtype)
+            by_junior = (this.authors[:, :-1] == JUNIOR) & (np.arange(this.drafts.shape[1]) < this.num_drafts[:, None])
+            self._draft_log_probs.place(log_probs, ids, *self._to_device(np.stack(np.nonzero(by_junior))), width)
+        self._draft_log_probs.start(ids)
+        return SamplerOutput(sampled_token_ids=emitted.int(), logprobs_tensors=log_probs)
+
+    def _draw(self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+        """(M,) samples of ``logits`` (M, V) under each request's own parameters.
+
+        Args:
+            logits: raw; left as they are.
+            requests: (M,) batch rows.
+            written: (M,) tokens that the request has before this one.
+        """
+        metadata = self.input_batch.sampling_metadata
+        logits = logits.float().clone()
+        if self._least_pairs is not None:
+            self._exclude_stops(logits, requests, written)
+        greedy = None if metadata.all_random else logits.argmax(dim=-1)
+        if metadata.all_greedy:
+            return greedy
+        temperature = metadata.temperature[requests]
+        cold = temperature < GREEDY_BELOW
+        logits.div_(torch.where(cold, 1.0, temperature)[:, None])
+        top_k, top_p = (None if values is None else values[requests] for values in (metadata.top_k, metadata.top_p))
+        logits = apply_top_k_top_p(logits, top_k, top_p)
+        sampled = draw(logits, self._keys[requests], self._resumed_len[requests] + written)
+        return sampled if greedy is None else torch.where(cold, greedy, sampled)
+
+    def _exclude_stops(self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor) -> None:
+        """``min_tokens``: no stop token before that many tokens; changes ``logits`` in place."""
+        of, stops, least = self._least_pairs
+        which, pair = torch.nonzero(requests[:, None] == of, as_tuple=True)
+        early = written[which] < least[pair]
+        at = (which, stops[pair])
+        logits[at] = torch.where(early, float("-inf"), logits[at])
+
+    def first_unread(self) -> torch.Tensor:
+        """(N,) where in its input a request's junior resumes: the token before the newest, or the start of a prompt."""
+        return torch.where(self._num_drafts > 0, self._counts - 1, 0)
+
+    def draft(self, hidden_states: torch.Tensor, ahead: int) -> torch.Tensor:
+        """(N,) the junior's samples for the position ``ahead`` of the first that is not emitted yet."""
+        self._junior_samples = True
+        try:
+            logits = self.get_model().compute_logits(hidden_states)
+        finally:
+            self._junior_samples = False
+        every = torch.arange(len(logits), device=self.device)
+        tokens = self._draw(logits, every, self._written + self._counts + ahead)
+        number = self.input_batch.sampling_metadata.max_num_logprobs
+        if number is not None:
+            self._draft_log_probs.add(log_probs_of(logits, tokens, number, self.model_config.logprobs_mode))
+        return tokens
+
+    def sample_tokens(self, grammar_output):
+        this = self.round
+        if this is None or self.execute_model_state is None:
+            return super().sample_tokens(grammar_output)
+        try:
+            output = super().sample_tokens(grammar_output)
+        finally:
+            self.round = None
+        emitted = output.sampled_token_ids
+        commit(self._states.schedules, this.rows, this.ahead, emitted)
+        output.tandem_authors = [row[: len(tokens)] for row, tokens in zip(this.authors.tolist(), emitted, strict=True)]
+        output.tandem_outcome = this.outcome(emitted)
+        output.tandem_cost_ratio = self._cost_ratio
+        self.tandem_stats.add(output.tandem_outcome, self._cost_ratio)
+        return output

@@ -1,0 +1,88 @@
+"""The scheduler class of the speculative mode: several tokens a step, or none, and each token's author with it."""
+
+from __future__ import annotations
+
+from vllm.logger import init_logger
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.request import Request, RequestStatus
+
+from vllm_patches import guard
+from vllm_patches.tandem.frontend import encode_authorship
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
+from vllm_patches.tandem.scheduler import TandemScheduler
+from vllm_patches.tandem.speculative.draft_length import DraftLength
+from vllm_patches.tandem.speculative.request_check import fault_of
+
+logger = init_logger(__name__)
+
+
+class SpeculativeScheduler(TandemScheduler):
+    """``scheduler_cls`` of a tandem engine in the speculative mode."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        guard.require("speculative")
+        super().__init__(*args, **kwargs)
+        self._held_prompt_log_probs: dict[str, LogprobsTensors] = {}
+        self.draft_length = DraftLength(self.num_spec_tokens, self._tandem_config.adapt_draft_tokens)
+
+    def schedule(self, *args, **kwargs):
+        """As the stock scheduler's, with the present number of drafts to make for the next step."""
+        output = super().schedule(*args, **kwargs)
+        output.num_spec_tokens_to_schedule = self.draft_length.current
+        return output
+
+    def add_request(self, request: Request) -> None:
+        """As ``TandemScheduler``'s. A response ends one token before ``max_model_len``: vLLM schedules no draft at the
+        last position, where a junior's turn could then never come."""
+        room = self.max_model_len - 1 - request.num_prompt_tokens
+        if room > 0:
+            request.max_tokens = min(request.max_tokens, room)
+        super().add_request(request)
+
+    def _fault_of(self, request: Request) -> str | None:
+        fault = super()._fault_of(request)
+        if fault is None and request.num_prompt_tokens + 1 >= self.max_model_len:
+            fault = (
+                f"the prompt has {request.num_prompt_tokens} tokens, and in the speculative mode at most "
+                f"{self.max_model_len - 2} fit with a token to generate (max_model_len - 2)"
+            )
+        return fault or fault_of(request.sampling_params)
+
+    def update_from_output(self, scheduler_output, model_runner_output):
+        self._hold_prompt_log_probs(model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if hasattr(model_runner_output, "tandem_outcome"):  # a step without tokens has none
+            self.draft_length.observe(model_runner_output.tandem_outcome, model_runner_output.tandem_cost_ratio)
+        for request_id in scheduler_output.num_scheduled_tokens:
+            request = self.requests.get(request_id)
+            # A step that emitted nothing ran the last token, which is to be run again in front of its drafts.
+            if request is not None and request.status == RequestStatus.RUNNING:
+                request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
+        return outputs
+
+    def _hold_prompt_log_probs(self, model_runner_output) -> None:
+        """Keep what came with a prompt's last step until the request emits: vLLM takes it for certain that this step
+        does, and would stop at one that emits nothing."""
+        emitted, row_of = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
+        log_probs = model_runner_output.prompt_logprobs_dict
+        for request_id, row in row_of.items():
+            if emitted and emitted[row]:
+                if request_id in self._held_prompt_log_probs:
+                    log_probs[request_id] = self._held_prompt_log_probs.pop(request_id)
+            elif log_probs.get(request_id) is not None:
+                self._held_prompt_log_probs[request_id] = log_probs.pop(request_id)
+        for request_id in self._held_prompt_log_probs.keys() - self.requests.keys():
+            del self._held_prompt_log_probs[request_id]
+
+    def _attach_authorship(self, output: EngineCoreOutput, request: Request, model_runner_output) -> None:
+        if not hasattr(request, "tandem_authors"):
+            request.tandem_authors = []
+        if output.new_token_ids:
+            authors = model_runner_output.tandem_authors[model_runner_output.req_id_to_index[output.request_id]]
+            # What follows a stop token was emitted by the worker and dropped by the scheduler.
+            authors = authors[: len(output.new_token_ids)]
+            request.tandem_authors.extend(authors)
+            output.routed_experts = encode_authorship(authors)
+        if output.finish_reason is not None:
+            output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
