@@ -1,4 +1,4 @@
-"""The speculative mode costs what its table says, with slack for a busy machine: a real engine of 12 layers, CPU time."""
+"""The speculative mode costs what its table says, with slack for a busy machine: a real engine, CPU time."""
 
 import importlib.util
 from pathlib import Path
