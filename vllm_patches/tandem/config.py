@@ -17,6 +17,7 @@ from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_sa
 from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
 
 CONFIG_KEY = "tandem"
+REASON_KEY = "tandem_mode_reason"
 MODES = ("auto", "lazy", "lock_step", "speculative")
 REQUEST_KEYS = tuple(field.name for field in dataclasses.fields(ScheduleParams)) + ("resume_len",)
 
@@ -203,22 +204,34 @@ def check_request(extra: Mapping[str, Any] | str | None) -> dict[str, Any]:
     return dict(extra)
 
 
-def engine_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+def engine_arguments(
+    settings: Mapping[str, Any], senior_model: str | None = None, lora: bool = False, on_gpu: bool | None = None
+) -> dict[str, Any]:
     """The engine arguments (of ``vllm.LLM``, ``AsyncEngineArgs``, ``vllm serve``) that make an engine decode in tandem.
 
     Args:
         settings: keys of ``TandemConfig``.
+        senior_model, lora, on_gpu: what ``mode: auto`` depends on, see ``mode_choice``; whether there is a GPU is
+            looked up when None.
 
     Raises:
         ValueError: the settings are faulty.
     """
+    from vllm_patches.tandem.mode_choice import choose_mode
+
     config = TandemConfig.from_mapping(settings)
-    if config.mode == "speculative":
+    if on_gpu is None:
+        import torch
+
+        on_gpu = torch.cuda.is_available()
+    mode, reason = choose_mode(config, senior_model, lora, on_gpu)
+    if mode == "speculative":
+        settings = {**settings, "mode": mode}
         return {
             "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
             "scheduler_cls": "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler",
             "logits_processors": ["vllm_patches.tandem.speculative.request_check:SpeculativeRequestCheck"],
-            "additional_config": {CONFIG_KEY: dict(settings)},
+            "additional_config": {CONFIG_KEY: settings, REASON_KEY: reason},
             "async_scheduling": False,
             "speculative_config": config.speculative_config,
         }

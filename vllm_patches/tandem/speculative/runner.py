@@ -13,7 +13,7 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
+from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, check_models, request_settings
 from vllm_patches.tandem.engine_checks import TandemRefusedError
 from vllm_patches.tandem.junior import memory_of
 from vllm_patches.tandem.request_states import RequestStates
@@ -54,8 +54,9 @@ class SpeculativeRunnerMixin:
         self._senior_logits = senior.compute_logits
         senior.compute_logits = self._logits_of_whoever_samples
         logger.info(
-            "Tandem decoding: junior %s, mode speculative, %d drafts a round, %d word and %d sentence boundary ids",
+            "Tandem decoding: junior %s, mode speculative (%s), up to %d drafts, %d word and %d sentence boundary ids",
             self.tandem_config.junior_model,
+            self.vllm_config.additional_config.get(REASON_KEY, "as configured"),
             self.num_spec_tokens,
             len(boundaries.word),
             len(boundaries.sentence),
