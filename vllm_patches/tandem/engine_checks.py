@@ -10,7 +10,7 @@ class TandemRefusedError(ValueError):
 
 
 def resolve_mode(config: TandemConfig, vllm_config) -> str:
-    """``lazy`` or ``lock_step``: what ``auto`` means for this engine.
+    """The engine's mode; ``auto`` is ``lazy`` or ``lock_step``, since ``engine_arguments`` writes ``speculative`` out.
 
     Lazy is the default: it measured slower than lock-step at batch 4 with a context of 64 tokens only (README.md,
     "Latency"), and at batch 1 it runs near the cost of one model. Lock-step where lazy cannot be: LoRA, word_align
