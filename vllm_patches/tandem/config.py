@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_same_vocabulary, read_boundary_ids
+from vllm_patches.tandem.mode_choice import choose_mode
 from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
 
 CONFIG_KEY = "tandem"
@@ -217,14 +218,12 @@ def engine_arguments(
     Raises:
         ValueError: the settings are faulty.
     """
-    from vllm_patches.tandem.mode_choice import choose_mode
-
     config = TandemConfig.from_mapping(settings)
     if on_gpu is None:
         import torch
 
         on_gpu = torch.cuda.is_available()
-    mode, reason = choose_mode(config, senior_model, lora, on_gpu)
+    mode, reason = choose_mode(config.mode, config.word_align, config.junior_model, senior_model, lora, on_gpu)
     if mode == "speculative":
         settings = {**settings, "mode": mode}
         return {

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from vllm_patches.tandem.config import TandemConfig
-
 SMALL_JUNIOR = 0.5  # of the senior's parameters; measured at a quarter of the layers
 
 
-def choose_mode(config: TandemConfig, senior_model: str | None, lora: bool, on_gpu: bool) -> tuple[str, str]:
+def choose_mode(
+    mode: str, word_align: str, junior_model: str, senior_model: str | None, lora: bool, on_gpu: bool
+) -> tuple[str, str]:
     """The mode, and the reason in a sentence.
 
     Args:
-        config: the engine's settings.
+        mode, word_align, junior_model: the engine's settings, see ``config.TandemConfig``.
         senior_model: path or hub id, to compare sizes; None when it is not known.
         lora: whether the senior wears an adapter.
         on_gpu: whether the engine will run on one.
     """
-    if config.mode != "auto":
-        return config.mode, "as configured"
-    if config.word_align == "before":
+    if mode != "auto":
+        return mode, "as configured"
+    if word_align == "before":
         return "lock_step", "word_align='before' needs both models' samples at every step"
     if lora:
         return "lock_step", "LoRA is on, which the other modes do not take"
     if on_gpu:
         return "speculative", "on a GPU a step costs the reading of weights, and drafts share it (estimated)"
-    share = None if senior_model is None else parameter_share(config.junior_model, senior_model)
+    share = None if senior_model is None else parameter_share(junior_model, senior_model)
     if share is None:
         return "lazy", "on a CPU, the models' sizes unknown, it is never far from the best"
     if share <= SMALL_JUNIOR:

@@ -18,7 +18,8 @@ from vllm_patches.tandem.mode_choice import choose_mode, parameter_share
     ],
 )
 def test_without_the_senior_at_hand(settings, lora, on_gpu, mode):
-    assert choose_mode(TandemConfig("j", **settings), None, lora, on_gpu)[0] == mode
+    config = TandemConfig("j", **settings)
+    assert choose_mode(config.mode, config.word_align, "j", None, lora, on_gpu)[0] == mode
     arguments = engine_arguments(dict(junior_model="j") | settings, None, lora, on_gpu)
     assert ("speculative_config" in arguments) == (mode == "speculative")
     if mode == "speculative":
@@ -31,7 +32,7 @@ def test_on_a_cpu_the_sizes_decide(models):
     assert parameter_share(str(models["near"]), senior) == 1
     assert 0.1 < parameter_share(str(models["one_head"]), senior) < 0.5
     for junior, mode in (("near", "lazy"), ("one_head", "speculative")):
-        chosen, reason = choose_mode(TandemConfig(str(models[junior])), senior, lora=False, on_gpu=False)
+        chosen, reason = choose_mode("auto", "after", str(models[junior]), senior, lora=False, on_gpu=False)
         assert chosen == mode
         assert "%" in reason
-    assert choose_mode(TandemConfig("no/such-model"), senior, lora=False, on_gpu=False)[0] == "lazy"
+    assert choose_mode("auto", "after", "no/such-model", senior, lora=False, on_gpu=False)[0] == "lazy"
