@@ -25,8 +25,13 @@ def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:
         0-dimensional tensor, float32 or wider.
     """
     scores = _as_scores(scores)
-    groups = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-    return _grouped_softmean(scores.double(), groups, 1, beta)[0].to(scores.dtype)
+    wide = scores.double()
+    if beta == 0:
+        return wide.mean().to(scores.dtype)
+    # the extreme that keeps every exponent at or below 0; expm1 and log1p keep the digits when beta is small
+    extreme = wide.max() if beta > 0 else wide.min()
+    value = extreme + torch.log1p(torch.expm1(beta * (wide - extreme)).mean()) / beta
+    return value.to(scores.dtype)
 
 
 def sppo_target(
@@ -55,23 +60,16 @@ def sppo_target(
     scores = _as_scores(scores)
     if not math.isfinite(eta):
         raise ValueError(f"eta must be finite, found {eta}")
-    if scope == "batch":
-        _check_index(scores, index)
-        groups, n_groups = torch.zeros(len(scores), dtype=torch.long, device=scores.device), 1
-    elif scope == "prompt":
-        groups, n_groups = _group_ids(scores, index)
-    else:
+    if scope not in ("batch", "prompt"):
         raise ValueError(f"scope must be 'batch' or 'prompt', found {scope!r}")
+    if baseline not in ("softmean", "mean", "half"):
+        raise ValueError(f"baseline must be 'softmean', 'mean' or 'half', found {baseline!r}")
 
     wide = scores.double()
-    if baseline == "softmean":
-        value = _grouped_softmean(wide, groups, n_groups, eta)[groups]
-    elif baseline == "mean":
-        value = _grouped_mean(wide, groups, n_groups)[groups]
-    elif baseline == "half":
-        value = torch.full_like(wide, 0.5)
-    else:
-        raise ValueError(f"baseline must be 'softmean', 'mean' or 'half', found {baseline!r}")
+    value = torch.full_like(wide, 0.5)
+    groups = _rows_of_groups(scores, index if scope == "prompt" else [None] * len(index))
+    for rows in groups if baseline != "half" else ():
+        value[rows] = softmean(wide[rows], eta if baseline == "softmean" else 0)
     target = (eta * (wide - value)).to(scores.dtype)
     if not torch.isfinite(target).all():
         raise ValueError(f"the target eta * (score - baseline) exceeds {scores.dtype}; lower eta, found {eta}")
@@ -144,36 +142,11 @@ def _as_scores(scores: torch.Tensor) -> torch.Tensor:
     return scores
 
 
-def _check_index(scores: torch.Tensor, index: Index) -> None:
+def _rows_of_groups(scores: torch.Tensor, index: Index) -> list[torch.Tensor]:
     if len(index) != len(scores):
         raise ValueError(f"index must name the prompt of each of the {len(scores)} scores, found {len(index)} entries")
-
-
-def _group_ids(scores: torch.Tensor, index: Index) -> tuple[torch.Tensor, int]:
-    _check_index(scores, index)
     names = index.tolist() if isinstance(index, torch.Tensor | np.ndarray) else index
-    order: dict[Hashable, int] = {}
-    ids = [order.setdefault(name, len(order)) for name in names]
-    return torch.tensor(ids, dtype=torch.long, device=scores.device), len(order)
-
-
-def _rows_of_groups(scores: torch.Tensor, index: Index) -> list[torch.Tensor]:
-    groups, n_groups = _group_ids(scores, index)
-    order = torch.argsort(groups, stable=True)
-    return list(order.split(torch.bincount(groups, minlength=n_groups).tolist()))
-
-
-def _grouped_mean(scores: torch.Tensor, groups: torch.Tensor, n_groups: int) -> torch.Tensor:
-    total = torch.zeros(n_groups, dtype=scores.dtype, device=scores.device).index_add_(0, groups, scores)
-    return total / torch.bincount(groups, minlength=n_groups)
-
-
-def _grouped_softmean(scores: torch.Tensor, groups: torch.Tensor, n_groups: int, beta: float) -> torch.Tensor:
-    if beta == 0:
-        return _grouped_mean(scores, groups, n_groups)
-    # the extreme that keeps every exponent at or below 0; expm1 and log1p keep the digits when beta is small
-    extreme = torch.zeros(n_groups, dtype=scores.dtype, device=scores.device).scatter_reduce_(
-        0, groups, scores, "amax" if beta > 0 else "amin", include_self=False
-    )
-    excess = torch.expm1(beta * (scores - extreme[groups]))
-    return extreme + torch.log1p(_grouped_mean(excess, groups, n_groups)) / beta
+    groups: dict[Hashable, list[int]] = {}
+    for row, name in enumerate(names):
+        groups.setdefault(name, []).append(row)
+    return [torch.tensor(rows, device=scores.device) for rows in groups.values()]
