@@ -58,4 +58,6 @@ class PortableSettings:
             key_variable="TANDEM_JUNIOR_API_KEY",
             timeout=self.timeout,
             attempts=self.max_retries + 1,
+            # the endpoint batches; verl's sessions already bound what is under way
+            concurrency=1024,
         )
