@@ -42,7 +42,7 @@ def digests(log: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def state(folder: Path, step: int) -> dict:
-    return json.loads((folder / f"checkpoints/global_step_{step}/pasodoble.json").read_text())
+    return json.loads((folder / f"checkpoints/global_step_{step}/pasodoble.json").read_text().splitlines()[1])
 
 
 def adam_steps(folder: Path, step: int, role: str) -> set[int]:

@@ -14,7 +14,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from recipes.serl.state import read_state
+from recipes.common.state import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def kill_in_step(run, step: int) -> dict[int, str]:
 def check_books(folder: Path, step: int) -> dict:
     """Journals and the checkpoint's counters tell the same story; returns the checkpoint's state."""
     (path,) = (folder / "outputs" / "checkpoints").glob(f"*/*/global_step_{step}/serl.json")
-    state, records = read_state(path), journal(folder)
+    state, records = load(path), journal(folder)
     fates = Counter(r["idx"] for rows in records.values() for r in rows if r["idx"] is not None)
     assert set(fates) == set(range(state["source"]["next_idx"])) and set(fates.values()) == {1}
     trained = [r for (kind, _), rows in records.items() if kind == "keep_train_data" for r in rows]

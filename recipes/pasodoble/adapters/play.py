@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import transfer_queue as tq
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
+from recipes.common import data_plane
+from recipes.common.data_plane import TRAIN, KVBatchMeta, session_of, uid_of
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
-from recipes.pasodoble.adapters.side import PARTITION, Side, clear, subset, uid_of
+from recipes.pasodoble.adapters.side import Side
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import Messages
@@ -91,7 +91,7 @@ class Play(Side, PPOTrainerSync):
         if not rewards:
             return False
         if self.settings.train_proposer:
-            chosen = subset(batch, rewards.__contains__)
+            chosen = data_plane.select(batch, rewards.keys())
             self.proposer.set_rewards(chosen, [rewards[key] for key in chosen.keys])
             self._learn(self.proposer, chosen, timing_raw)
         return True
@@ -101,7 +101,7 @@ class Play(Side, PPOTrainerSync):
         if answers.batch is None or not uids:
             return False
         if self.settings.train_solver:
-            self._learn(self, subset(answers.batch, lambda key: uid_of(key) in uids), timing_raw)
+            self._learn(self, data_plane.select(answers.batch, lambda key: uid_of(key) in uids), timing_raw)
         return True
 
     def _learn(self, side: Side, batch: KVBatchMeta, timing_raw: dict) -> None:
@@ -130,7 +130,7 @@ class Play(Side, PPOTrainerSync):
         self._step_keys += batch.keys
         texts = dict(zip(batch.keys, self.proposer.texts(batch), strict=True))
         # sessions finish in any order; the order inside a round must not depend on that
-        keys = {uid: sorted((k for k in batch.keys if uid_of(k) == uid), key=_session) for uid in uids}
+        keys = {uid: sorted((k for k in batch.keys if uid_of(k) == uid), key=session_of) for uid in uids}
         return batch, [Round(keys[uid], [self._parse(texts[key]) for key in keys[uid]], {}) for uid in uids]
 
     def _parse(self, text: str) -> Proposal:
@@ -146,19 +146,15 @@ class Play(Side, PPOTrainerSync):
         rows["reward_model"] = [{"style": "rule", "ground_truth": gold} for gold in golds]
         batch = self.generate(rows)
         self._step_keys += batch.keys
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, select_fields=["extra_fields"])
-        results = {
-            # the queue may wrap each row's mapping
-            key: from_verl(getattr(extra, "data", extra)["reward_extra_info"])
-            for key, extra in zip(batch.keys, list(data["extra_fields"]), strict=True)
-        }
+        extras = data_plane.read(batch, "extra_fields")["extra_fields"]
+        results = {key: from_verl(extra["reward_extra_info"]) for key, extra in zip(batch.keys, extras, strict=True)}
         FailureBudget(self.settings.max_ungraded_share, MIN_UNGRADED).require(results.values())
         self._solver_rewards += [result.value for result in results.values() if isinstance(result, Score)]
         rewards: dict[str, list[float]] = {}
         for key, result in results.items():
             if isinstance(result, Score):
                 rewards.setdefault(uid_of(key), []).append(result.value)
-        return Answers(subset(batch, lambda key: isinstance(results[key], Score)), rewards)
+        return Answers(data_plane.select(batch, lambda key: isinstance(results[key], Score)), rewards)
 
     def _rows(self, uids: list[str], prompts: list[Messages], source: str) -> dict[str, list]:
         return {
@@ -172,10 +168,5 @@ class Play(Side, PPOTrainerSync):
 
     def forget_round(self) -> None:
         """Clear the queue of what a finished part of the step made."""
-        clear(self._step_keys)
+        data_plane.clear(TRAIN, self._step_keys)
         self._step_keys = []
-
-
-def _session(key: str) -> tuple[int, int]:
-    _, session, index = key.rsplit("_", 2)
-    return int(session), int(index)

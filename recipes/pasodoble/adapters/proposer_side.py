@@ -1,6 +1,7 @@
 """The Proposer: a second policy with workers, optimizer, vLLM servers and weight sync of its own beside the Solver."""
 
 import os
+from pathlib import Path
 
 import ray
 from verl.checkpoint_engine import CheckpointEngineManager
@@ -91,13 +92,13 @@ class ProposerSide(Side, PPOTrainerSync):
             reward_loop_worker_handles=None,
         )
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write model, optimizer and scheduler under ``folder``."""
         keep = self.config.trainer.get("max_actor_ckpt_to_keep", None)
         path = os.path.join(folder, self.name)
         self.actor_rollout_wg.save_checkpoint(path, None, self.global_steps, max_ckpt_to_keep=keep)
 
-    def load(self, folder: str) -> None:
+    def load(self, folder: str | Path) -> None:
         """Read what ``save`` wrote."""
         self.actor_rollout_wg.load_checkpoint(
             local_path=os.path.join(folder, self.name),

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-import transfer_queue as tq
-from transfer_queue import KVBatchMeta
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
@@ -23,7 +20,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
 
-PARTITION = "train"
+from recipes.common import data_plane
+from recipes.common.data_plane import TRAIN, KVBatchMeta
+from recipes.common.ragged import on_last_token
 
 
 class SideWorker(ActorRolloutRefWorker):
@@ -92,11 +91,6 @@ def require_matching_ranks(name: str, worker_group, server_manager) -> None:
         raise RuntimeError(f"the {name}'s workers send weights to replicas {senders}, its servers are {servers}")
 
 
-def uid_of(key: str) -> str:
-    """Prompt group of a trajectory, whose key is uid_session_index."""
-    return key.rsplit("_", 2)[0]
-
-
 def object_column(values: Iterable[Any]) -> np.ndarray:
     """A one-dimensional object array, whatever the values are."""
     values = list(values)
@@ -143,27 +137,21 @@ class Side:
         self.replay_buffer.own_uids = set(columns["uid"])
         self.wake_rollout()
         self._submit_batch_to_rollout(batch)
-        trajectories, _ = self.replay_buffer.sample(self.global_steps, PARTITION, len(batch))
+        trajectories, _ = self.replay_buffer.sample(self.global_steps, TRAIN, len(batch))
         self.sleep_rollout()
         trajectories.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         return trajectories
 
     def texts(self, batch: KVBatchMeta) -> list[str]:
         """Decoded responses, special tokens left out."""
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["responses"])
-        return [self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) for ids in data["responses"].unbind()]
+        responses = data_plane.read(batch, "responses")["responses"]
+        return [self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) for ids in responses]
 
     @staticmethod
     def set_rewards(batch: KVBatchMeta, rewards: Sequence[float]) -> None:
         """Write one reward for each trajectory onto its last token."""
-        scores = []
-        for tag, reward in zip(batch.tags, rewards, strict=True):
-            score = torch.zeros(tag["response_len"], dtype=torch.float32)
-            score[-1] = reward
-            scores.append(score)
-        nested = torch.nested.as_nested_tensor(scores, layout=torch.jagged)
-        fields = tu.get_tensordict({"rm_scores": nested})
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        rows = on_last_token(rewards, [tag["response_len"] for tag in batch.tags])
+        data_plane.write(batch, {data_plane.REWARDS: rows})
 
     def learn(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
         """One pass over the batch; returns it with its padding rows, and the metrics."""
@@ -178,7 +166,7 @@ class Side:
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         actor = self.config.actor_rollout_ref.actor
-        real_rows = sum(not tag.get("is_padding", False) for tag in batch.tags)
+        real_rows = len(data_plane.real_keys(batch))
         batch.extra_info.update(
             calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0.0),
             distillation_use_topk=False,
@@ -196,20 +184,3 @@ class Side:
         metrics.update(reduce_metrics(output))
         self.rollout_stale = True
         return batch
-
-
-def subset(batch: KVBatchMeta, keep: Callable[[str], bool]) -> KVBatchMeta:
-    """The trajectories whose key passes."""
-    indices = [i for i, key in enumerate(batch.keys) if keep(key)]
-    return KVBatchMeta(
-        partition_id=batch.partition_id,
-        keys=[batch.keys[i] for i in indices],
-        tags=[batch.tags[i] for i in indices],
-        extra_info=dict(batch.extra_info),
-    )
-
-
-def clear(keys: Iterable[str]) -> None:
-    """Remove trajectories from the queue."""
-    if keys := list(dict.fromkeys(keys)):
-        tq.kv_clear(keys=keys, partition_id=PARTITION)

@@ -1,7 +1,6 @@
 """The trainers ``pasodoble_online`` and ``pasodoble_offline``: the Solver is the trainer, with a Proposer beside it."""
 
 import json
-import os
 import uuid
 from abc import abstractmethod
 from collections import defaultdict
@@ -9,12 +8,13 @@ from pathlib import Path
 
 import ray
 from omegaconf import DictConfig, open_dict
-from transfer_queue import KVBatchMeta
 from verl.utils.debug import marked_timer
 
+from recipes.common.data_plane import TRAIN, KVBatchMeta
+from recipes.common.state import resumed_folder, step_folder
 from recipes.pasodoble.adapters.play import Play
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
-from recipes.pasodoble.adapters.side import PARTITION, SideWorker, require_matching_ranks
+from recipes.pasodoble.adapters.side import SideWorker, require_matching_ranks
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.prompts import require_chat_template
 from recipes.pasodoble.round_metrics import problems, round_metrics
@@ -60,7 +60,7 @@ class PasoDobleTrainer(Play):
             self.base = KnowledgeBase.from_settings(self.settings.knowledge, self.proposer.tokenizer)
         self.state = GameState(self.settings.round, self.base.fingerprint() if self.base else None)
         if self.global_steps > 0:
-            folder = self._checkpoint_folder()
+            folder = resumed_folder(self.config, self.global_steps)
             self.state.load(folder)
             self.proposer.load(folder)
         self._print_digests("start")
@@ -100,7 +100,7 @@ class PasoDobleTrainer(Play):
         self._print_digests(f"step {self.global_steps}")
         # verl clears what it is given here; the tags are for its metrics, which are replaced below
         last, self._step_keys = list(dict.fromkeys(self._step_keys)), []
-        return KVBatchMeta(partition_id=PARTITION, keys=last, tags=[{} for _ in last])
+        return KVBatchMeta(partition_id=TRAIN, keys=last, tags=[{} for _ in last])
 
     @abstractmethod
     def play(self, metrics: dict, timing_raw: dict) -> None:
@@ -124,16 +124,8 @@ class PasoDobleTrainer(Play):
             digests = {side.name: side.actor_rollout_wg.parameter_digest()[0] for side in (self, self.proposer)}
             print(f"parameter digests, {when}: {json.dumps(digests)}", flush=True)
 
-    def _checkpoint_folder(self) -> str:
-        if self.config.trainer.resume_mode == "resume_path":
-            return self.config.trainer.resume_from_path
-        return self._step_folder(self.global_steps)
-
-    def _step_folder(self, step: int) -> str:
-        return os.path.join(self.config.trainer.default_local_dir, f"global_step_{step}")
-
     def _save_checkpoint(self):
-        folder = self._step_folder(self.global_steps)
+        folder = step_folder(self.config, self.global_steps)
         self.proposer.save(folder)
         self.state.save(folder)
         # verl's part comes last: it ends with the tracker file that makes the checkpoint count

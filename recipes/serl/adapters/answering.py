@@ -1,19 +1,15 @@
-"""Prompts of a round as verl's agent loop takes them, and the rows that come back for them."""
+"""Prompts of a round as verl's agent loop takes them."""
 
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from recipes.serl.pool import Instruction
-
-PARTITION = "train"
 
 
 def instruction_row(instruction: Instruction, answer_template: str, index: int) -> dict[str, Any]:
@@ -38,25 +34,3 @@ def prompt_batch(rows: list[dict[str, Any]], global_steps: int) -> tuple[TensorD
     batch = tu.get_tensordict(batch)
     tu.assign_non_tensor_data(batch, "global_steps", global_steps)
     return batch, uids
-
-
-def uid_of(key: str) -> str:
-    """The uid in a TransferQueue key `{uid}_{session}_{index}`."""
-    return key.rsplit("_", 2)[0]
-
-
-def is_padding(tag: dict[str, Any]) -> bool:
-    """Whether a row was added by verl to fill a batch up to whole mini-batches."""
-    return bool(tag.get("is_padding", False))
-
-
-def rows_of(batches: Sequence[KVBatchMeta], uids: Sequence[str]) -> tuple[list[str], list[dict]]:
-    """Keys and tags of the real rows of `uids` in `batches`, padding rows left out."""
-    wanted = set(uids)
-    keys, tags = [], []
-    for batch in batches:
-        for key, tag in zip(batch.keys, batch.tags, strict=True):
-            if not is_padding(tag) and uid_of(key) in wanted:
-                keys.append(key)
-                tags.append(tag)
-    return keys, tags

@@ -2,10 +2,10 @@
 
 import math
 import os
-from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from recipes.common import state
 from recipes.common.grouped_trainer import GroupedTrainer
 from recipes.common.split_rollout import SplitRollout
 from recipes.errors import RunError
@@ -15,7 +15,6 @@ from recipes.serl.judging import labelled_samples
 from recipes.serl.schedule import Schedule
 from recipes.serl.settings import SerlSettings
 from recipes.serl.sources import Source
-from recipes.serl.state import read_state, write_state
 from reward_fns.majority import CollapseAlarm
 
 STATE_FILE = "serl.json"
@@ -71,8 +70,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
             actor.optim.total_training_steps = self.total_training_steps + 1
 
     def _save_checkpoint(self) -> None:
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        state = {
+        content = {
             "source": self.source.state_dict(),
             "journal": self.journal.sync(),
             "trained_prompts": self.trained_prompts,
@@ -80,7 +78,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
             "alarm": self.alarm.state_dict(),
         }
         # verl names the checkpoint as the latest at the end of its save, so the state has to be there before.
-        write_state(folder / STATE_FILE, state)
+        state.save(state.step_folder(self.config, self.global_steps) / STATE_FILE, content)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -88,15 +86,11 @@ class SerlRun(SplitRollout, GroupedTrainer):
         if self.global_steps == 0:
             self._set_journal_back({})
             return
-        if self.config.trainer.resume_mode == "resume_path":
-            folder = Path(self.config.trainer.resume_from_path)
-        else:
-            folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        state = read_state(folder / STATE_FILE)
-        self.source.load_state_dict(state["source"])
-        self._set_journal_back(state["journal"])
-        self.trained_prompts, self.skipped_steps = state["trained_prompts"], state["skipped_steps"]
-        self.alarm.load_state_dict(state["alarm"])
+        content = state.load(state.resumed_folder(self.config, self.global_steps) / STATE_FILE)
+        self.source.load_state_dict(content["source"])
+        self._set_journal_back(content["journal"])
+        self.trained_prompts, self.skipped_steps = content["trained_prompts"], content["skipped_steps"]
+        self.alarm.load_state_dict(content["alarm"])
         self._end_when_finished()
 
     def _set_journal_back(self, offsets: dict[str, int]) -> None:

@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-import transfer_queue as tq
 from omegaconf import open_dict
-from transfer_queue import KVBatchMeta
 from verl.utils.debug import marked_timer
 
-from recipes.serl.adapters.answering import PARTITION, instruction_row, prompt_batch, rows_of
+from recipes.common import data_plane
+from recipes.common.data_plane import TRAIN, KVBatchMeta
+from recipes.serl.adapters.answering import instruction_row, prompt_batch
 from recipes.serl.adapters.generation import InstructionGenerator, chat_tokenizer, rollout_engines
 from recipes.serl.adapters.padding import reset_padding
 from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
@@ -112,7 +112,7 @@ class SerlTrainer(SerlRun):
         with marked_timer("answers", self.timing_raw):
             self._submit_batch_to_rollout(prompts)
             batch, sampled = self.replay_buffer.sample(
-                global_steps=self.global_steps, partition_id=PARTITION, batch_size=len(uids)
+                global_steps=self.global_steps, partition_id=TRAIN, batch_size=len(uids)
             )
         batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         with marked_timer("vote", self.timing_raw):
@@ -137,11 +137,11 @@ class SerlTrainer(SerlRun):
         self._write_rewards(batch, changed)
         kept = set(settlement.kept)
         if kept and settlement.dropped:
-            tq.kv_clear(keys=settlement.dropped, partition_id=batch.partition_id)
+            data_plane.clear(TRAIN, settlement.dropped)
         faults = ("reward_faults/score/", "reward_faults/skip/")
         return replace(
             judged,
-            rows=batch.select_keys([key for key in batch.keys if key in kept]) if kept else batch,
+            rows=data_plane.select(batch, kept) if kept else batch,
             settled=bool(kept),
             metrics={name: number for name, number in settlement.metrics.items() if name.startswith(faults)},
         )
@@ -222,11 +222,13 @@ class SerlTrainer(SerlRun):
 
     def _select(self, rounds: list[KVBatchMeta], uids: list[str]) -> KVBatchMeta:
         """The rows to train on; all others leave the TransferQueue, unless nothing is trained."""
-        keys, tags = rows_of(rounds, uids)
-        if keys:
-            self._clear(rounds, keep=keys)
-        extra = {"temperature": self.config.actor_rollout_ref.rollout.temperature}
-        return KVBatchMeta(keys=keys, tags=tags, partition_id=PARTITION, extra_info=extra)
+        trained = set(uids)
+        real = data_plane.join([data_plane.select(rows, data_plane.real_keys(rows)) for rows in rounds])
+        batch = data_plane.select(real, lambda key: data_plane.uid_of(key) in trained)
+        batch.extra_info = {"temperature": self.config.actor_rollout_ref.rollout.temperature}
+        if batch.keys:
+            self._clear(rounds, keep=batch.keys)
+        return batch
 
     def _skip_update(self, rounds: list[KVBatchMeta], metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Leave the last round for verl's metrics, which need a batch, and train on nothing."""
@@ -239,6 +241,4 @@ class SerlTrainer(SerlRun):
     @staticmethod
     def _clear(rounds: list[KVBatchMeta], keep: list[str]) -> None:
         kept = set(keep)
-        drop = [key for batch in rounds for key in batch.keys if key not in kept]
-        if drop:
-            tq.kv_clear(keys=drop, partition_id=PARTITION)
+        data_plane.clear(TRAIN, [key for batch in rounds for key in batch.keys if key not in kept])

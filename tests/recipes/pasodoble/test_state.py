@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from recipes.errors import StateError
 from recipes.pasodoble.settings import RoundSettings
 from recipes.pasodoble.state import FILE, GameState
 
@@ -36,7 +37,7 @@ def test_a_resumed_state_goes_on_as_if_uninterrupted(tmp_path):
 @pytest.mark.parametrize(
     "damage, sentence",
     [
-        (lambda path: path.unlink(), "has no pasodoble.json"),
+        (lambda path: path.unlink(), "is missing"),
         (lambda path: path.write_text(path.read_text()[:50]), "is damaged"),
         (lambda path: path.write_text(json.dumps({"history": {}})), "is damaged"),
     ],
@@ -44,13 +45,13 @@ def test_a_resumed_state_goes_on_as_if_uninterrupted(tmp_path):
 def test_a_missing_or_damaged_state_is_refused(tmp_path, damage, sentence):
     used_state().save(tmp_path)
     damage(tmp_path / FILE)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(StateError, match=sentence):
         GameState(RoundSettings(), "base-1").load(tmp_path)
 
 
 def test_another_base_or_other_rules_are_refused(tmp_path):
     used_state().save(tmp_path)
-    with pytest.raises(ValueError, match="another knowledge base"):
+    with pytest.raises(StateError, match="knowledge was 'base-1' and is 'base-2'"):
         GameState(RoundSettings(), "base-2").load(tmp_path)
-    with pytest.raises(ValueError, match="diversity history"):
+    with pytest.raises(StateError, match="history_size was 100 and is 7"):
         GameState(RoundSettings(history_size=7), "base-1").load(tmp_path)

@@ -1,4 +1,4 @@
-"""Journals and recipe state survive SIGKILL at any moment."""
+"""Journals, beside the state of a checkpoint, survive SIGKILL at any moment."""
 
 import json
 import os
@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from recipes.errors import JournalError, StateError
+from recipes.errors import JournalError
 from recipes.serl.journal import Journal
-from recipes.serl.state import read_state, write_state
 
 
 def test_a_line_holds_what_the_writer_knows(tmp_path):
@@ -68,44 +67,20 @@ def test_a_journal_shorter_than_the_checkpoint_says_is_refused(tmp_path):
         journal.set_back(offsets)
 
 
-def test_state_comes_back_and_damage_is_refused(tmp_path):
-    path = tmp_path / "global_step_5" / "serl.json"
-    with pytest.raises(StateError, match="is missing"):
-        read_state(path)
-    state = {"pool": {"few_shot": ["é", "\ud800"]}, "trained": 5, "rate": 0.1}
-    write_state(path, state)
-    assert read_state(path) == state
-    whole = path.read_bytes()
-    for damaged in (
-        b"",
-        whole[:-5],
-        whole[: len(whole) // 2],
-        whole.replace(b"5", b"6"),
-        b"\xff" + whole,
-        whole + b"more",
-    ):
-        path.write_bytes(damaged)
-        with pytest.raises(StateError, match="damaged"):
-            read_state(path)
-    path.write_bytes(whole.replace(b'"format": 1', b'"format": 9'))
-    with pytest.raises(StateError, match="format 9"):
-        read_state(path)
-
-
 CHILD = textwrap.dedent(
     """
     import sys
     from pathlib import Path
+    from recipes.common import state as checkpoint
     from recipes.serl.journal import Journal
     from recipes.serl.pool import InstructionPool
-    from recipes.serl.state import read_state, write_state
 
     folder, last = Path(sys.argv[1]), int(sys.argv[2])
     seeds = [f"seed {i} topic{i} thing{i} place{i}" for i in range(12)]
     pool, journal, step = InstructionPool(seeds, scope="history"), Journal(folder / "journal"), 0
     tracker = folder / "state.json"
     if tracker.exists():
-        state = read_state(tracker)
+        state = checkpoint.load(tracker)
         pool.load_state_dict(state["pool"])
         journal.set_back(state["journal"])
         step = state["step"]
@@ -126,7 +101,7 @@ CHILD = textwrap.dedent(
         for instruction in pool.end_step():
             journal.write("expired_data", step, idx=instruction.idx, prompt=instruction.text)
         if step % 3 == 0 or step == last:
-            write_state(tracker, {"step": step, "pool": pool.state_dict(), "journal": journal.sync()})
+            checkpoint.save(tracker, {"step": step, "pool": pool.state_dict(), "journal": journal.sync()})
         print(step, flush=True)
     """
 )

@@ -4,7 +4,6 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from transfer_queue import KVBatchMeta
 
 from recipes.pasodoble.adapters.replay_buffer import SideReplayBuffer
 from recipes.pasodoble.adapters.side import (
@@ -12,8 +11,6 @@ from recipes.pasodoble.adapters.side import (
     object_column,
     offset_replica_class,
     require_matching_ranks,
-    subset,
-    uid_of,
 )
 
 
@@ -93,9 +90,6 @@ def test_batches_are_padded_to_ranks_and_mini_batches(mini_batch, expected):
     assert side._get_required_batch_multiple(4) == expected
 
 
-def test_columns_and_subsets():
+def test_columns_hold_objects():
     column = object_column([[1, 2], [3, 4]])
     assert column.shape == (2,) and column[0] == [1, 2]
-    batch = KVBatchMeta(partition_id="train", keys=["a_0_0", "b_0_0", "a_1_0"], tags=[{"n": 1}, {"n": 2}, {"n": 3}])
-    chosen = subset(batch, lambda key: uid_of(key) == "a")
-    assert chosen.keys == ["a_0_0", "a_1_0"] and chosen.tags == [{"n": 1}, {"n": 3}]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from transfer_queue import KVBatchMeta
 
-from recipes.pasodoble.adapters.play import Answers, Round, _session
+from recipes.pasodoble.adapters.play import Answers, Round
 from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer, PasoDobleTrainer
 from recipes.pasodoble.rounds import Proposal
 from recipes.pasodoble.settings import GameSettings, OfflineSettings
@@ -129,10 +129,6 @@ def test_offline_clears_the_queue_between_tries():
     trainer = Offline([[0, 3]] * 10)
     trainer.step({}, {})
     assert len(trainer.cleared) == 14
-
-
-def test_sessions_are_ordered_as_numbers():
-    assert sorted(["u_10_0", "u_2_0", "u_2_1"], key=_session) == ["u_2_0", "u_2_1", "u_10_0"]
 
 
 def test_a_trainer_without_an_order_of_play_cannot_be_made():

@@ -136,7 +136,7 @@ def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(t
 def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-    from recipes.serl.adapters.answering import is_padding, rows_of
+    from recipes.common.data_plane import is_padding, real_keys
     from recipes.serl.adapters.padding import TOKEN_FIELDS, reset_padding
 
     fields = dict.fromkeys(
@@ -152,7 +152,7 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
         rows = data[name].unbind()
         assert [len(row) for row in rows] == [len(row) for row in data["responses"].unbind()]
         assert [row.tolist() for row in rows] == [[1.0] * 3, [1.0], [1.0] * 2, [0.0]]
-    assert rows_of([batch], ["a"])[0] == ["a_0_0", "a_1_0", "a_2_0"]
+    assert real_keys(batch) == ["a_0_0", "a_1_0", "a_2_0"]
 
 
 def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(tq):
