@@ -92,7 +92,8 @@ def replace_section(engine_kwargs: MutableMapping[str, Any]) -> None:
         )
     settings, _ = canonical_settings(section)
     tandem_config(section)
-    arguments = engine_arguments(settings)
+    # on_gpu would let `auto` become the speculative mode, which refuses the processed log-probs that verl asks for
+    arguments = engine_arguments(settings, on_gpu=False)
     for name in arguments.keys() & engine_kwargs.keys():
         if name == "additional_config" and CONFIG_KEY not in engine_kwargs[name]:
             arguments[name] = {**engine_kwargs[name], **arguments[name]}

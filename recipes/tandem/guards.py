@@ -171,10 +171,24 @@ def _check_engine(config: DictConfig) -> None:
         print(notice, file=sys.stderr)
     replace_section(dict(engine_kwargs))
     engine = tandem_config(engine_kwargs[SECTION])
+    _check_mode(config, engine)
     if looks_local(engine.junior_model):
         check_model(engine.junior_model, JUNIOR_KEY)
     _check_both_models(engine, config.actor_rollout_ref.model)
     _check_identities(config)
+
+
+def _check_mode(config: DictConfig, engine: TandemConfig) -> None:
+    if engine.mode != "speculative":
+        return
+    logprobs_mode = config.actor_rollout_ref.rollout.logprobs_mode
+    if logprobs_mode not in ("raw_logprobs", "raw_logits"):
+        raise ConfigError(
+            f"{SECTION}.mode=speculative returns log-probs before temperature and truncation; set actor_rollout_ref."
+            f"rollout.logprobs_mode=raw_logprobs, found {logprobs_mode}."
+        )
+    if config.actor_rollout_ref.model.lora.rank > 0:
+        raise ConfigError(f"{SECTION}.mode=speculative drafts without adapters; set mode to lock_step for LoRA.")
 
 
 def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:

@@ -87,6 +87,24 @@ def test_the_section_becomes_engine_arguments():
     assert engine_kwargs["async_scheduling"] is False
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_auto_is_never_the_speculative_mode(on_gpu, monkeypatch):
+    """That mode refuses the processed log-probs which verl asks of every engine."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
+    engine_kwargs = {"tandem_config": {"junior_model": "m", "mode": "auto"}}
+    replace_section(engine_kwargs)
+    assert "speculative_config" not in engine_kwargs
+    assert engine_kwargs["scheduler_cls"] == "vllm_patches.tandem.scheduler.TandemScheduler"
+
+
+def test_the_speculative_mode_makes_the_junior_the_draft_model():
+    engine_kwargs = {"tandem_config": {"frozen_model": "m", "mode": "speculative", "num_draft_tokens": 3}}
+    replace_section(engine_kwargs)
+    drafts = {"method": "draft_model", "model": "m", "num_speculative_tokens": 3}
+    assert engine_kwargs["speculative_config"] == drafts
+    assert engine_kwargs["additional_config"]["tandem"]["mode"] == "speculative"
+
+
 def test_additional_config_of_others_stays():
     engine_kwargs = {"additional_config": {"other": 1}, "tandem_config": {"junior_model": "m"}}
     replace_section(engine_kwargs)

@@ -37,6 +37,20 @@ def test_the_engine_gets_what_the_decoder_documents(tmp_path):
     assert parsed.async_scheduling is False and parsed.kv_cache_memory_bytes == 1024
 
 
+def test_the_speculative_mode_reaches_vllms_command_line(tmp_path):
+    engine_kwargs = {"tandem_config": {"junior_model": "/models/j", "mode": "speculative", "num_draft_tokens": 3}}
+    Server()._preprocess_engine_kwargs(engine_kwargs)
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+    arguments = [*build_cli_args_from_config(engine_kwargs), "--model", str(tmp_path)]
+    parsed = AsyncEngineArgs.from_cli_args(parser.parse_args(arguments))
+    assert parsed.speculative_config == {
+        "method": "draft_model",
+        "model": "/models/j",
+        "num_speculative_tokens": 3,
+    }
+    assert parsed.scheduler_cls == "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler"
+
+
 def test_a_server_without_settings_does_not_start():
     with pytest.raises(ConfigError, match="needs engine_kwargs.vllm.tandem_config"):
         Server()._preprocess_engine_kwargs({})
