@@ -19,7 +19,7 @@ class BufferedQuestion:
 class QuestionBuffer:
     """A list read in a circle. The cursor outlives iterations, so old questions come before new ones."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._questions: list[BufferedQuestion] = []
         self.cursor = 0
 

@@ -57,13 +57,15 @@ def draw_index(seed: int, epoch: int, index: int, size: int) -> int:
     return int.from_bytes(digest) % size
 
 
-def load_documents(path: str, *, split: str = "train", text_column: str = "text") -> list[str]:
+def load_documents(path: str | None, *, split: str = "train", text_column: str = "text") -> list[str]:
     """Non-empty texts of ``text_column``.
 
     Raises:
         FileNotFoundError: if a path that looks like a file or folder does not exist, or the folder holds no data file.
-        ValueError: if the column is missing, is not text, or holds no text.
+        ValueError: if no path is given, or the column is missing, is not text, or holds no text.
     """
+    if path is None:
+        raise ValueError("pasodoble.knowledge.path is not set: name a file, a folder or a dataset")
     dataset = _open_dataset(path, split)
     if text_column not in dataset.column_names:
         raise ValueError(
@@ -84,7 +86,7 @@ def load_documents(path: str, *, split: str = "train", text_column: str = "text"
     return documents
 
 
-def _open_dataset(path: str, split: str):
+def _open_dataset(path: str, split: str) -> Any:
     from datasets import load_dataset
 
     place = Path(path).expanduser()

@@ -44,7 +44,7 @@ class Prompts:
     solver_box_request: str = "\nGive the final result in \\boxed{} inside the answer block."
     solver_user: str = "{question}"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, placeholder in (("proposer_user", "{knowledge}"), ("solver_user", "{question}")):
             if placeholder not in getattr(self, name):
                 raise ValueError(f"prompts.{name} has no {placeholder}: the text it must carry would be lost")

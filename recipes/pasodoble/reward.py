@@ -3,11 +3,15 @@
 Source: PasoDoble, ``_score_completions`` in ``proposergrpo_trainer.py``.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 
 
-def proposer_reward(pass_rate, diversity, *, tau_low: float = 0.2, tau_div: float = 0.3, w: float = 0.2):
+def proposer_reward(
+    pass_rate: Any, diversity: Any, *, tau_low: float = 0.2, tau_div: float = 0.3, w: float = 0.2
+) -> Any:
     r"""Reward of a proposal with pass rate :math:`p` and diversity :math:`d`.
 
     .. math:: r = (1.1 - p) + w d \quad\text{if } p > \tau_{low} \text{ and } d > \tau_{div},\quad\text{else } 0

@@ -173,7 +173,7 @@ class OfflineIteration:
         """Policies that ran out of tries before they had their updates."""
         wanted = {"proposer": self._settings.proposer_updates, "solver": self._settings.solver_updates}
         limit = {"proposer": self._settings.max_proposer_tries, "solver": self._settings.max_solver_tries}
-        return [name for name in wanted if self.updates[name] < wanted[name] and self.tries[name] >= limit[name]]
+        return [name for name in wanted if self.updates[name] < wanted[name] and self.tries[name] >= (limit[name] or 0)]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-ready state."""
@@ -183,5 +183,5 @@ class OfflineIteration:
         """Continue where ``state_dict`` was taken."""
         self.updates, self.tries = dict(state["updates"]), dict(state["tries"])
 
-    def _open(self, name: str, updates: int, tries: int) -> bool:
-        return self.updates[name] < updates and self.tries[name] < tries
+    def _open(self, name: str, updates: int, tries: int | None) -> bool:
+        return self.updates[name] < updates and self.tries[name] < (tries or 0)

@@ -33,7 +33,7 @@ class RoundSettings:
     filter_by: Literal["checked", "raw"] = "checked"
     """Pass rate that decides what the Solver learns from: after the sanity check, or before it as in the original."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.tau_low < self.tau_high:
             raise ValueError(f"need 0 <= tau_low < tau_high, got {self.tau_low} and {self.tau_high}")
 
@@ -50,7 +50,7 @@ class OfflineSettings:
     max_solver_tries: int | None = None
     """Bound on Solver batches, fruitless ones included, in one iteration; 4 per update if not set."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, updates, factor in (
             ("max_proposer_tries", self.proposer_updates, 20),
             ("max_solver_tries", self.solver_updates, 4),
@@ -104,7 +104,7 @@ class GameSettings:
     knowledge: KnowledgeSettings = KnowledgeSettings()
     prompts: Prompts = Prompts()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (self.train_proposer or self.train_solver):
             raise ValueError(
                 "pasodoble.train_proposer and pasodoble.train_solver are both false: nothing would be trained"

@@ -107,7 +107,8 @@ def collect(
     and what is left over expires with the step, as in the original. Every instruction's fate is in the journal when
     this returns.
     """
-    collection, survivors = Collection(), []
+    collection = Collection()
+    survivors: list[Group] = []
     while len(survivors) < target and collection.rounds < max_rounds:
         instructions = source.next_round(round_size, step=step)
         if not instructions:
@@ -119,12 +120,12 @@ def collect(
             _write(journal, "filtered_data", step, instruction, reason=reason)
         for group in answered.groups:
             collection.groups.append(group)
-            reason = judge_difficulty(group.agreement, low=bounds[0], high=bounds[1])
-            if reason is None:
+            too_extreme = judge_difficulty(group.agreement, low=bounds[0], high=bounds[1])
+            if too_extreme is None:
                 survivors.append(group)
                 source.keep([group.instruction])
             else:
-                _write_group(journal, "filtered_data", step, group, reason=reason)
+                _write_group(journal, "filtered_data", step, group, reason=too_extreme)
     n_trained = min(target, len(survivors))
     if n_trained < target:
         n_trained -= 0 if source.exhausted else n_trained % multiple
@@ -182,11 +183,11 @@ def _shortfall(source: Source, collection: Collection, n_survivors: int, target:
     return f"{found} of {len(collection.groups)} voted groups, {too_easy} of them with agreement above one half"
 
 
-def _write(journal: Journal, kind: str, step: int, instruction: Instruction, **fields) -> None:
+def _write(journal: Journal, kind: str, step: int, instruction: Instruction, **fields: Any) -> None:
     journal.write(kind, step, idx=instruction.idx, prompt=instruction.text, origin=instruction.origin, **fields)
 
 
-def _write_group(journal: Journal, kind: str, step: int, group: Group, **fields) -> None:
+def _write_group(journal: Journal, kind: str, step: int, group: Group, **fields: Any) -> None:
     fields |= {"reward": group.agreement, "agreement": group.agreement, "entropy": group.entropy}
     if group.answer is not None:
         fields["answer"] = group.answer

@@ -1,5 +1,7 @@
 """Refusal, before anything starts, of configurations in which SeRL would run wrong."""
 
+from typing import Any
+
 from omegaconf import DictConfig
 
 from recipes.common.split_resources import check_resources
@@ -30,7 +32,7 @@ def check_serl_config(config: DictConfig) -> None:
 
 
 def _check_trainer(config: DictConfig) -> None:
-    wanted = {
+    wanted: dict[str, tuple[Any, Any]] = {
         "trainer.v1.trainer_mode": (config.trainer.v1.trainer_mode, "serl"),
         "trainer.v1.sampler.sync_refill_failed_groups": (config.trainer.v1.sampler.sync_refill_failed_groups, False),
         "trainer.critic_warmup": (config.trainer.critic_warmup, 0),
@@ -41,13 +43,13 @@ def _check_trainer(config: DictConfig) -> None:
     }
     for key, (found, expected) in wanted.items():
         if found != expected:
-            shown = {None: "null", False: "false"}.get(expected, expected)
+            shown = "null" if expected is None else str(expected).lower()
             raise ConfigError(f"SeRL collects and filters its prompts itself: set {key}={shown}, found {found}")
 
 
 def _check_hook(config: DictConfig, settings: SerlSettings) -> None:
-    hook = config.algorithm.get("group_hook") or {}
-    if settings.variant != "ground_truth" and hook.get("path"):
+    hook: Any = config.algorithm.get("group_hook")
+    if settings.variant != "ground_truth" and hook and hook.get("path"):
         raise ConfigError(
             f"the vote is the group hook of variant={settings.variant}: leave algorithm.group_hook.path null, found "
             f"{hook.path}, or use variant=ground_truth"
@@ -98,7 +100,7 @@ def _check_sizes(config: DictConfig, settings: SerlSettings) -> None:
 
 def _check_self_instruction(settings: SerlSettings) -> None:
     instructions = settings.instructions
-    seeds = read_rows(settings.seeds, settings.question_key)
+    seeds = read_rows(str(settings.seeds), settings.question_key)
     if len(seeds) < instructions.few_shot_generation:
         raise ConfigError(
             f"{settings.seeds} holds {len(seeds)} seeds, a few-shot prompt takes "

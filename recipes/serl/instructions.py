@@ -12,8 +12,10 @@ from pathlib import Path
 WORDS_MIN = 4
 WORDS_MAX = 150
 
-KEYWORDS = ("image", "images", "graph", "graphs", "picture", "pictures", "file", "files", "map", "maps")
-KEYWORDS += ("draw", "plot", "go to")
+KEYWORDS = (
+    *("image", "images", "graph", "graphs", "picture", "pictures", "file", "files", "map", "maps"),
+    *("draw", "plot", "go to"),
+)
 
 _ITEM = re.compile(r"(?<!\d)\d++\.\s+(.*?)(?=\n\d++\.\s|$)", re.DOTALL)
 _KEYWORD = re.compile(rf"\b(?:{'|'.join(KEYWORDS)})\b", re.IGNORECASE)

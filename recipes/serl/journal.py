@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from recipes.errors import JournalError
 
@@ -27,7 +28,7 @@ class Journal:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, kind: str, step: int, *, idx: int | None, prompt: str, **fields) -> None:
+    def write(self, kind: str, step: int, *, idx: int | None, prompt: str, **fields: Any) -> None:
         """Append one line; it reaches the file whole or, when the process dies in between, is cut off on resume."""
         if kind not in KINDS:
             raise ValueError(f"journal kind must be one of {', '.join(KINDS)}, got {kind!r}")

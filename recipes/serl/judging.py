@@ -46,8 +46,8 @@ def judge_by_vote(
         )
         if vote is not None:
             on_vote(vote)
-        if vote is None or not vote.decided:
-            _leave(judged, instruction, group, group.drop)
+        if vote is None or vote.winner is None:
+            _leave(judged, instruction, group, group.drop or "")
             continue
         label = _label(gold[vote.winner]) if instruction.origin == "dataset" else None
         # The original's rule votes on whole texts; only the default one reads an answer out of them.
@@ -94,7 +94,7 @@ def labelled_samples(
     uids: Sequence[str],
     infos: Mapping[str, Sequence],
     expected_counts: Mapping[tuple[str, str], int] | None = None,
-) -> tuple[list[str], list[str], dict[str, list], dict[tuple[str, str], int] | None]:
+) -> tuple[list[str], list[str], dict[str, list], Mapping[tuple[str, str], int] | None]:
     """Validation samples whose prompt has a gold answer, in verl's parallel columns; the others have no reward."""
     reasons = infos.get("reason", [None] * len(uids))
     places = [place for place, reason in enumerate(reasons) if reason != NO_GOLD]

@@ -51,10 +51,8 @@ class TokenEncoder:
 
     def learn_all(self, texts: Sequence[str]) -> list[str]:
         """`learn` each text, at the cost of one dictionary look-up for those seen before."""
-        encoded = list(map(self._remembered.get, texts))
-        if None in encoded:
-            encoded = [self.learn(text) for text in texts]
-        return encoded
+        encoded = [self._remembered.get(text) for text in texts]
+        return [self.learn(text) if known is None else known for text, known in zip(texts, encoded, strict=True)]
 
     def look_up(self, text: str) -> str:
         """Encode a text without learning from it: all tokens of no learned text share one code point of their own."""
@@ -75,7 +73,7 @@ class RougeIndex:
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._encoder = TokenEncoder()
         self._encoded: list[str] = []
-        self._lengths = np.empty(16, dtype=np.int64)
+        self._lengths: np.ndarray = np.empty(16, dtype=np.int64)
         for text in texts:
             self.add(text)
 

@@ -114,7 +114,7 @@ class SelfInstructSource:
         settings, call = self.settings, self._calls
         self._calls += 1
         prompts = []
-        for number in range(settings.few_shot_generation_batch_size):
+        for number in range(settings.few_shot_generation_batch_size or 4):
             examples = self.pool.draw_examples(
                 step=step,
                 call=call,

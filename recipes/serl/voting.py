@@ -6,15 +6,23 @@
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from recipes.common.groups import Group, Sample
 from reward_fns.errors import SkipError
 from reward_fns.majority import Vote, majority_vote
 from reward_fns.result import Skip
 
+Convention = Literal["default", "reference"]
+Ties = Literal["undecided", "earliest"]
+
 
 def majority_reward(
-    groups: Sequence[Group], *, convention: str = "default", ties: str = "undecided", question_in_text: bool = False
+    groups: Sequence[Group],
+    *,
+    convention: Convention = "default",
+    ties: Ties = "undecided",
+    question_in_text: bool = False,
 ) -> dict[str, float]:
     """Group hook: write the votes of all groups as rewards; returns the share of groups with a winner."""
     votes = [
@@ -23,7 +31,7 @@ def majority_reward(
     return {"vote/decided": sum(vote is not None and vote.decided for vote in votes) / max(1, len(votes))}
 
 
-def vote_on_group(group: Group, *, convention: str, ties: str, question_in_text: bool) -> Vote | None:
+def vote_on_group(group: Group, *, convention: Convention, ties: Ties, question_in_text: bool) -> Vote | None:
     """Vote, and write 1 or 0 as the result of each sample (SeRL code, `math_verify_maj_reward.py`).
 
     Samples come in the order of their sessions, for the rules that ask which was sampled first. Without a winner there

@@ -7,11 +7,12 @@ response; the log-ratio and the loss are in `loss.py`.
 
 import math
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
-Index = Sequence[Hashable] | np.ndarray | torch.Tensor
+Index: TypeAlias = Sequence[Hashable] | np.ndarray | torch.Tensor
 
 
 def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:

@@ -6,6 +6,8 @@ both belong inside the optimiser's own step. verl loads it by name (`actor.optim
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -39,7 +41,9 @@ class IterationRMSprop(torch.optim.RMSprop):
         ValueError: fewer than 1 update, or a ratio outside [0, 1).
     """
 
-    def __init__(self, params, lr: float, *, updates_per_iteration: int, warmup_ratio: float = 0.1, **rmsprop):
+    def __init__(
+        self, params: Any, lr: float, *, updates_per_iteration: int, warmup_ratio: float = 0.1, **rmsprop: Any
+    ) -> None:
         if isinstance(updates_per_iteration, bool) or int(updates_per_iteration) < 1:
             raise ValueError(f"updates_per_iteration must be at least 1, found {updates_per_iteration}")
         if not 0 <= warmup_ratio < 1:
@@ -50,7 +54,7 @@ class IterationRMSprop(torch.optim.RMSprop):
             group.setdefault(COUNT, 0)
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         update = self.param_groups[0][COUNT] % self.updates_per_iteration
         if update == 0:
             self.state.clear()

@@ -8,7 +8,8 @@ is then eta (P_hat - 1/2), eq. 4.7. Unlike a Bradley-Terry model on scalar score
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from recipes.common.groups import Group
 from reward_fns.judge import Judge, JudgeOptions, win_rates
@@ -17,7 +18,7 @@ from reward_fns.result import Fail, Score, Skip
 KEY_VARIABLE = "JUDGE_API_KEY"
 
 
-def judge_win_rates(groups: Sequence[Group], *, base_url: str, model: str, **limits) -> dict[str, float]:
+def judge_win_rates(groups: Sequence[Group], *, base_url: str, model: str, **limits: Any) -> dict[str, float]:
     """Replace each response's result by its win rate among the responses to its prompt.
 
     Args:
@@ -46,6 +47,7 @@ async def _judge_all(groups: Sequence[Group], options: JudgeOptions) -> dict[str
 async def _judge_group(judge: Judge, group: Group) -> tuple[int, int]:
     samples = [sample for sample in group.samples if isinstance(sample.result, Score)]
     question = _question(samples[0].fields) if samples else ""
+    rates: Sequence[float | Skip | Fail]
     try:
         rates = win_rates(await judge.preference_matrix(question, [sample.response for sample in samples]))
     except RuntimeError as error:
@@ -55,12 +57,12 @@ async def _judge_group(judge: Judge, group: Group) -> tuple[int, int]:
     for sample, rate in zip(samples, rates, strict=True):
         if isinstance(rate, Skip | Fail):
             sample.result = rate
-        else:
+        elif isinstance(sample.result, Score):
             sample.result = Score(rate, acc=sample.result.acc, pred=sample.result.pred)
             judged += 1
     return judged, len(samples)
 
 
-def _question(fields) -> str:
+def _question(fields: Mapping[str, Any]) -> str:
     messages = list(fields.get("raw_prompt") or [])
     return "\n\n".join(str(message["content"]) for message in messages if message.get("role") == "user")

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -166,7 +167,7 @@ def _check_objective(config: DictConfig, settings: TandemSettings) -> None:
 
 def _check_engine(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
-    engine_kwargs = OmegaConf.to_container(rollout.engine_kwargs.get("vllm", {}), resolve=True)
+    engine_kwargs: Any = OmegaConf.to_container(rollout.engine_kwargs.get("vllm", {}), resolve=True)
     for notice in canonical_settings(engine_kwargs.get(SECTION) or {})[1]:
         print(notice, file=sys.stderr)
     replace_section(dict(engine_kwargs))

@@ -38,8 +38,10 @@ def problems(
     for position, key in enumerate(zip(map(str, sources), map(str, uids), strict=True)):
         right, judged, arrived = counts.setdefault(key, [0, 0, 0])
         accuracy = accuracies[position]
-        readable = accuracy is not None and not (skipped is not None and skipped[position])
-        counts[key] = [right + (readable and accuracy >= 0.5), judged + readable, arrived + 1]
+        if accuracy is None or (skipped is not None and skipped[position]):
+            counts[key] = [right, judged, arrived + 1]
+        else:
+            counts[key] = [right + (accuracy >= 0.5), judged + 1, arrived + 1]
     return [
         Problem(source, right, judged + max((expected or {}).get((source, uid), arrived) - arrived, 0))
         for (source, uid), (right, judged, arrived) in counts.items()
