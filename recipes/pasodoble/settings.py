@@ -7,8 +7,9 @@ Source of the values: PasoDoble, ``train_{online,offline}_{4,8}_cards.sh``, ``pr
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.common.settings import Count, CountOrZero, Finite, Share, read
+from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, Share, read
 from recipes.pasodoble.prompts import Prompts
+from recipes.pasodoble.reward_kinds import RewardKind
 from recipes.pasodoble.sanity import LeakCheck
 
 
@@ -16,6 +17,10 @@ from recipes.pasodoble.sanity import LeakCheck
 class RoundSettings:
     """How one round is scored and who learns from it."""
 
+    reward: RewardKind = "pasodoble"
+    """The Proposer's reward: PasoDoble's, or that of another method (``reward_kinds.py``)."""
+    repetition_weight: NonNegative = 1.0
+    """Weight of repetition in the reward ``r_few``."""
     tau_low: Share = 0.2
     """A question counts as solvable above this pass rate; the bound itself is too low."""
     tau_high: Finite = 1.0
