@@ -35,8 +35,8 @@ class Denominator:
 
     Attributes:
         rule: "all", every judged response counts and one without an answer is wrong; "parsable", a response without a
-            readable answer is left out, as the published evaluation of SeRL does. The second flatters models that
-            ramble.
+            readable answer is left out, as the published evaluation of SeRL does. The second favours models whose
+            wrong responses hold no readable answer.
         counted: responses in the denominator.
         excluded: responses left out, by reason. Under "all", only those that no grader could judge (a faulty gold
             answer, an infrastructure fault).

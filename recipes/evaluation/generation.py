@@ -64,7 +64,7 @@ def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str
 
 
 def ignore(problem: str, samples: Sequence[Sample]) -> None:
-    """Nobody waits for single problems."""
+    """Do nothing when a problem is finished."""
 
 
 class Generator:

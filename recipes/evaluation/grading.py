@@ -92,7 +92,7 @@ def _with_classes(kind: Kind, samples: Sequence[Sample], grades: list[Grade], op
     if kind == "multiple_choice":
         named = [grade.answer or None for grade in grades]
     else:
-        # Who has no answer to the grader has none to the vote: the two read by different rules.
+        # A response without an answer for the grader has none for the vote, which reads by other rules.
         readable = [i for i, grade in enumerate(grades) if grade.reason.partition(":")[0] not in UNPARSABLE]
         scope = (options or {}).get("answer_scope", "final")
         found = answer_classes([samples[i].response for i in readable], scope)

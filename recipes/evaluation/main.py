@@ -4,7 +4,7 @@
     k=[1,4,16]
 
 Arguments are Hydra overrides of config/evaluation.yaml. The output folder gets responses as they are finished, graded
-samples, summary.json, tables, plots and run_card.json; the same command again goes on where a killed one stopped.
+samples, summary.json, tables, plots and run_card.json; the same command again continues a killed run.
 """
 
 import itertools

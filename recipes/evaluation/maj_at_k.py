@@ -16,7 +16,7 @@ def maj_at_k(
 
     In a random order, which of several equally frequent classes was seen first is uniform; so the usual rule "ties to
     the first seen" gives each tied class the same probability, and the expectation needs no sampling. A choice in
-    which nobody answers is wrong. For k = n, ties alone leave anything to chance.
+    which no response has an answer is wrong. For k = n, ties alone leave anything to chance.
 
     Args:
         classes: equivalence class of each response's answer; None where it has no answer.
@@ -46,7 +46,7 @@ def maj_at_k(
 
 
 def _share_of_wins(others: Sequence[int], silent: int, votes: int, places: int) -> Fraction:
-    """Ways to fill `places` from the other classes and the silent so that nobody has more than `votes`.
+    """Ways to fill `places` from the other classes and the silent so that none has more than `votes`.
 
     A way in which j others have exactly `votes` counts 1 / (j + 1): our part of the tie.
     """
@@ -63,7 +63,7 @@ def _share_of_wins(others: Sequence[int], silent: int, votes: int, places: int) 
 def majority_of_first(classes: Sequence[Hashable | None], k: int, abstention: Abstention = "silent") -> Hashable | None:
     """The most frequent class of the first k responses in the order they were sampled, ties to the first seen.
 
-    One draw instead of the expectation: the rule of published scripts. None when nobody answered, or, with
+    One draw instead of the expectation: the rule of published scripts. None when no response has an answer, or, with
     `abstention="vote"`, when having no answer won.
 
     Raises:

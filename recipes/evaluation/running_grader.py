@@ -10,7 +10,7 @@ GradeProblems = Callable[[Mapping[str, Sequence[Sample]]], dict[str, list[Grade]
 
 
 class RunningGrader:
-    """Grades the problems of one benchmark one by one; close it when no more come."""
+    """Grades the problems of one benchmark one by one; close it at the end."""
 
     def __init__(self, grade_problems: GradeProblems):
         """`grade_problems` grades responses by problem; the problems must not depend on each other."""

@@ -42,7 +42,7 @@ def test_having_no_answer_is_silent_or_a_wrong_class():
     assert maj_at_k([None, None], "a", 2) == 0.0
 
 
-def test_a_gold_answer_nobody_gave_is_never_right():
+def test_a_gold_answer_that_no_response_has_is_never_right():
     assert maj_at_k(["a", "a"], None, 2) == 0.0
     assert maj_at_k([None, None], None, 2, "vote") == 0.0
 
