@@ -197,3 +197,13 @@ def test_shapes_that_do_not_fit_are_refused(arguments):
 def test_a_normalizer_that_is_not_positive_is_refused(normalizer):
     with pytest.raises(ValueError, match="normalizer"):
         sppo_loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1), torch.ones(1, 1), normalizer=normalizer)
+
+
+def test_the_originals_loss_of_a_pair():
+    """Worked numbers: eta 1,000, targets +-210.38, log-ratios 0.02 and -0.03; its factor 1/2 is a normaliser of 2."""
+    log_prob = torch.tensor([[0.005, 0.015], [-0.03, 0.0]], dtype=torch.float64)
+    rates = win_rates(torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0], dtype=torch.float64), "aaaaa", kind="bradley_terry")
+    target = sppo_target(rates, "aaaaa", eta=1000.0, scope="prompt", baseline="half")[[0, 4]]
+    mask = torch.tensor([[1, 1], [1, 0]])
+    loss = sppo_loss(torch.zeros_like(log_prob), log_prob, target, mask, normalizer=2)
+    assert loss.item() == pytest.approx(44_248.3, abs=0.1)

@@ -1,4 +1,4 @@
-"""The agent loop on a scripted engine: what becomes the response mask, and what condemns a response."""
+"""The agent loop on a scripted engine: what becomes the response mask, and what excludes a response."""
 
 import asyncio
 from types import SimpleNamespace
