@@ -1,8 +1,9 @@
 """Out-of-tree additions to vLLM: tandem decoding, and CPU weights that can be reloaded in place.
 
-Installing the package changes nothing for engines that do not ask: the entry point adds a read-only property to
-``CompletionOutput``, pins the V1 model runner for engines whose ``additional_config`` holds a ``tandem`` section, and
-on a CPU, only under ``VERL_DUETS_CPU=1``, keeps linear weights where a trainer can write them.
+Installing the package changes nothing for engines without tandem decoding: the entry point adds a read-only property to
+``CompletionOutput``; for engines whose ``additional_config`` holds a ``tandem`` section it pins the V1 model runner and
+checks each request in the front end; and on a CPU, only under ``VERL_DUETS_CPU=1``, it keeps linear weights where a
+trainer can write them.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ def register() -> None:
     Safe to call any number of times.
 
     Raises:
-        vllm_patches.guard.UnsupportedVllmError: ``VERL_DUETS_CPU=1`` asks for the CPU patch and this vLLM is one that
-            the patch does not know. Without the switch an unknown vLLM is left alone; a tandem engine refuses it.
+        vllm_patches.guard.UnsupportedVllmError: ``VERL_DUETS_CPU=1`` asks for the CPU patch, which does not support
+            this vLLM. Without the switch an unsupported vLLM is left alone; a tandem engine refuses it.
     """
     from vllm_patches import guard
 
     if guard.problems("plugin"):
-        logger.debug("vLLM is not one that vllm_patches knows; nothing registered: %s", guard.problems("plugin"))
+        logger.debug("vLLM is not one that vllm_patches supports; nothing registered: %s", guard.problems("plugin"))
     else:
         from vllm_patches.tandem import frontend
 
         frontend.add_authorship_property()
         frontend.pin_v1_runner()
+        frontend.check_requests()
 
     if os.environ.get(CPU_SWITCH) == "1":
         from vllm_patches import cpu_linear

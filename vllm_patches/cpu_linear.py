@@ -1,6 +1,6 @@
 """Keep the linear weights of a CPU engine in place, so that a trainer can reload them.
 
-Symptom: the first weight sync into a vLLM CPU engine dies with ``'Parameter' object has no attribute 'weight_loader'``.
+Symptom: the first weight sync into a vLLM CPU engine fails: ``'Parameter' object has no attribute 'weight_loader'``.
 Trigger: ``dispatch_cpu_unquantized_gemm`` packs each linear weight into a oneDNN or AMX handle and replaces
 ``layer.weight`` by an empty parameter; the language-model head keeps its weight but computes from the packed copy.
 Why the patch is safe: ``torch.nn.functional.linear`` on the live weight is vLLM's own fallback for CPUs without oneDNN.
@@ -23,7 +23,7 @@ def keep_weights_in_place() -> bool:
     Does nothing, and returns False, on any other platform. Idempotent.
 
     Raises:
-        vllm_patches.guard.UnsupportedVllmError: the upstream function is not the one this patch knows.
+        vllm_patches.guard.UnsupportedVllmError: the upstream function is not the one this patch was written for.
     """
     from vllm.platforms import current_platform
 

@@ -1,6 +1,6 @@
-"""Which vLLM this package knows: the version range, and what each upstream symbol it touches must look like.
+"""Which vLLM this package supports: the version range, and what each upstream symbol it touches must look like.
 
-``PATCHES.md`` says the same in prose; a test keeps the two in step.
+``PATCHES.md`` says the same in prose; a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNTESTED_SWITCH = "VERL_DUETS_UNTESTED_VLLM"
 
 
 class UnsupportedVllmError(RuntimeError):
-    """The installed vLLM is not one that this package knows how to extend."""
+    """The installed vLLM is not one that this package supports."""
 
 
 SYMBOLS: tuple[Upstream, ...] = (
@@ -33,6 +33,12 @@ SYMBOLS: tuple[Upstream, ...] = (
         "plugin",
         "is False for an engine whose additional_config holds `tandem`; untouched for all others",
         Source(("use_v2_model_runner = envs.VLLM_USE_V2_MODEL_RUNNER",)),
+    ),
+    Upstream(
+        "vllm.v1.engine.input_processor:InputProcessor.process_inputs",
+        "plugin",
+        "for an engine whose additional_config holds `tandem`, its result is checked; untouched for all others",
+        Source(("sampling_params = params.clone()", "return EngineCoreRequest(")),
     ),
     Upstream(
         "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",
@@ -79,7 +85,7 @@ def version_problem() -> str | None:
     if known or os.environ.get(UNTESTED_SWITCH) == "1":
         return None
     return (
-        f"vLLM {found} is installed and vllm_patches knows {SUPPORTED_VERSIONS}; install one of those, or set "
+        f"vLLM {found} is installed and vllm_patches supports {SUPPORTED_VERSIONS}; install one of those, or set "
         f"{UNTESTED_SWITCH}=1 to rely on the symbol checks alone"
     )
 

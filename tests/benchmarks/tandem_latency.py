@@ -60,6 +60,7 @@ class Bench:
 
         import vllm_patches
         from vllm_patches.tandem.config import engine_arguments
+        from vllm_patches.tandem.schedule import SENIOR
 
         vllm_patches.register()
         tandem = engine_arguments(dict(junior_model=junior, junior_load_format="dummy", mode="lazy"))
@@ -80,6 +81,7 @@ class Bench:
         self.runner = self.engine.model_executor.driver_worker.worker.model_runner
         self.scheduler = self.engine.engine_core.engine_core.scheduler
         self.classes = (type(self.runner), type(self.scheduler))
+        self.both_models, self.senior_only = self.runner.attn_groups, [self.runner._groups[SENIOR]]
         self.cache = self.scheduler.kv_cache_manager
         self.holds_blocks_back = vars(self.cache)["allocate_slots"]
         self.block_size = block_size
@@ -89,6 +91,7 @@ class Bench:
         tandem = mode != "single"
         for target, own in zip((self.runner, self.scheduler), self.classes, strict=True):
             target.__class__ = own if tandem else own.__mro__[2] if own is self.classes[0] else own.__mro__[1]
+        self.runner.attn_groups = self.both_models if tandem else self.senior_only
         if tandem:
             self.runner.tandem_mode = "lock_step" if mode == "lock_step" else "lazy"
         if mode in ("lazy", "solo"):

@@ -23,7 +23,7 @@ class VocabularyMismatchError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class BoundarySets:
-    """Boundary token ids by kind; either may be empty until a strategy asks for it."""
+    """Boundary token ids by kind; either may be empty until a strategy needs it."""
 
     word: frozenset[int] = frozenset()
     sentence: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""What a tandem engine and its requests are told, checked before anything heavy starts. Imports no vLLM.
+"""Settings of a tandem engine and of its requests, checked before anything heavy starts. Imports no vLLM.
 
 The engine reads ``additional_config["tandem"]``, a request ``SamplingParams.extra_args["tandem"]``; both take the names
 below and refuse any other.
@@ -28,7 +28,7 @@ class TandemConfig:
     """Settings of a tandem engine.
 
     Args:
-        junior_model: path or hub id of the frozen partner; needs the senior's tokenizer.
+        junior_model: path or hub id of the frozen model; needs the senior's tokenizer.
         mode: ``lock_step`` runs both models at every step, ``lazy`` only the one that writes, the other catching up in
             one query later; ``speculative`` lets the junior draft and the senior verify (``speculative.verify``);
             ``auto`` chooses.
@@ -69,9 +69,7 @@ class TandemConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.junior_model, str) or not self.junior_model:
-            raise ValueError(
-                f"junior_model is {self.junior_model!r}; expected the path or hub id of the frozen partner"
-            )
+            raise ValueError(f"junior_model is {self.junior_model!r}; expected the path or hub id of the frozen model")
         if self.mode not in MODES:
             raise ValueError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
         for name in ("max_lag_tokens", "num_draft_tokens"):
@@ -100,7 +98,7 @@ class TandemConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         _refuse_unknown(settings, known, "tandem setting")
         if "junior_model" not in settings:
-            raise ValueError("the tandem section names no junior_model; give the path or hub id of the frozen partner")
+            raise ValueError("the tandem section names no junior_model; give the path or hub id of the frozen model")
         return cls(**settings)
 
     @property
@@ -156,7 +154,7 @@ def request_settings(
     prompt_token_ids: Sequence[int],
     sampling_seed: int | None = None,
 ) -> RequestSettings:
-    """The settings of one request; engine and client both call this, so both know the authors.
+    """The settings of one request; engine and client both call this, so both compute the same authors.
 
     Args:
         config: the engine's settings, the defaults.
@@ -192,7 +190,7 @@ def check_request(extra: Mapping[str, Any] | str | None) -> dict[str, Any]:
     if isinstance(extra, str):
         try:
             extra = json.loads(extra)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"extra_args['tandem'] is a string that is not JSON: {error}") from error
     extra = {} if extra is None else extra
     if not isinstance(extra, Mapping):
@@ -262,9 +260,18 @@ def check_models(config: TandemConfig, senior_model: str, senior_tokenizer: str 
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"junior_model {junior!r} cannot be read: {error}") from error
-    tokenizer = AutoTokenizer.from_pretrained(senior_tokenizer or senior_model, trust_remote_code=trust)
+    tokenizer = read_tokenizer(config, senior_model, senior_tokenizer)
     check_same_vocabulary(tokenizer, junior_tokenizer)
     return config.boundary_sets(tokenizer, len(tokenizer))
+
+
+def read_tokenizer(config: TandemConfig, senior_model: str, senior_tokenizer: str | None = None):
+    """The tokenizer that both models share, as the senior's folder has it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(
+        senior_tokenizer or senior_model, trust_remote_code=bool(config.junior_trust_remote_code)
+    )
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:

@@ -6,7 +6,7 @@ from vllm_patches.tandem.config import RequestSettings, TandemConfig
 
 
 class TandemRefusedError(ValueError):
-    """The engine was asked for tandem decoding together with something it cannot be combined with."""
+    """The engine's options cannot be combined with tandem decoding."""
 
 
 def resolve_mode(config: TandemConfig, vllm_config) -> str:

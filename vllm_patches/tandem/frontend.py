@@ -1,17 +1,21 @@
-"""What the front end of a tandem engine needs: the mask on the output, and a config that names the V1 runner."""
+"""What the front end of a tandem engine needs: the mask on the output, the V1 runner, and a check of each request."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 
 from vllm_patches.tandem.config import CONFIG_KEY
 
+RESPONSES_KEY = "tandem_responses"
+
 
 def add_authorship_property() -> None:
     """Give ``CompletionOutput`` a read-only ``authorship_mask``: one int per token, 1 = senior, 0 = junior.
 
-    None where no mask came: an unfinished streaming output, an engine without tandem. The mask covers the whole
-    response, also when the output carries only the last delta of its token ids.
+    None without a mask: an unfinished or aborted output, an engine without tandem. The mask covers the whole response,
+    also when the output carries only the last delta of its token ids.
     """
     from vllm.outputs import CompletionOutput
 
@@ -44,6 +48,42 @@ def pin_v1_runner() -> None:
 
     use_v2_model_runner.upstream = upstream
     VllmConfig.use_v2_model_runner = property(use_v2_model_runner, doc=upstream.__doc__)
+
+
+def check_requests() -> None:
+    """Make ``InputProcessor.process_inputs`` refuse, with ValueError, what a tandem engine cannot serve.
+
+    Servers answer with HTTP 400. The request goes to the engine with its number of responses in
+    ``extra_args["tandem_responses"]`` where that is more than one.
+    """
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    upstream = InputProcessor.process_inputs
+    if hasattr(upstream, "upstream"):
+        return
+
+    @functools.wraps(upstream)
+    def process_inputs(processor, *args, **kwargs):
+        request = upstream(processor, *args, **kwargs)
+        if is_tandem(processor.vllm_config):
+            _rules_of(processor).check(request)
+            # vLLM copied the parameters: the caller's own stay as they are.
+            params = request.sampling_params
+            if params.n > 1:
+                params.extra_args = (params.extra_args or {}) | {RESPONSES_KEY: params.n}
+        return request
+
+    process_inputs.upstream = upstream
+    InputProcessor.process_inputs = process_inputs
+
+
+def _rules_of(processor):
+    if not hasattr(processor, "tandem_rules"):
+        # Imported at the first request: the entry point runs in processes that need none of it.
+        from vllm_patches.tandem.request_rules import RequestRules
+
+        processor.tandem_rules = RequestRules(processor.vllm_config)
+    return processor.tandem_rules
 
 
 def is_tandem(vllm_config) -> bool:

@@ -1,7 +1,7 @@
-"""Seeded sampling that the batch around a request cannot disturb.
+"""Seeded sampling that does not depend on the other requests of the batch.
 
-Symptoms in stock vLLM 0.28 on a CPU: a seeded request whose prompt is computed in chunks dies ("CPU Generator does not
-use offset"), because vLLM samples the unfinished chunk, discards the sample and winds the generator back; and a seeded
+Symptoms in stock vLLM 0.28 on a CPU: a seeded request whose prompt is computed in chunks fails ("CPU Generator does not
+use offset"), because vLLM samples the unfinished chunk, discards the sample and rewinds the generator; and a seeded
 request beside unseeded ones is not sampled from its seed at all, because the CPU sampler looks at the generators only
 when every row has one.
 """
@@ -15,7 +15,7 @@ import torch
 
 
 class ScratchGenerator(torch.Generator):
-    """A generator for samples that do not count: winding it back is no error and has no effect."""
+    """A generator for samples that do not count: rewinding it has no effect and is no error."""
 
     def get_offset(self) -> int:
         return 0
@@ -25,7 +25,7 @@ class ScratchGenerator(torch.Generator):
 
 
 class GeneratorGuard:
-    """Stands in for generators that must not move, and on a CPU for those that unseeded rows lack."""
+    """Replaces generators whose state must not change, and on a CPU supplies those that unseeded rows lack."""
 
     def __init__(self, device: torch.device):
         self._fill = device.type == "cpu"
@@ -34,7 +34,7 @@ class GeneratorGuard:
 
     @contextmanager
     def still(self, generators: dict[int, torch.Generator], rows: Iterable[int], num_rows: int):
-        """Sample without moving the generators of these batch rows.
+        """Sample without changing the state of these batch rows' generators.
 
         Args:
             generators: the batch's seeded generators by row; altered within, restored after.

@@ -1,4 +1,4 @@
-"""The frozen partner inside a vLLM worker: loading it beside the senior, and keeping it through deep sleep."""
+"""Load the frozen junior beside the senior in a vLLM worker, and restore it after a level 2 sleep."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ def junior_vllm_config(config: TandemConfig, senior: VllmConfig) -> VllmConfig:
     junior = copy.copy(senior)
     junior.model_config = arguments.create_model_config()
     junior.lora_config = None
+    # vLLM names compiled artifacts by a hash of the configuration: without a difference, a junior with the senior's own
+    # model path would load the senior's.
+    junior.additional_config = {**senior.additional_config, "tandem_model": "junior"}
     junior.load_config = copy.copy(senior.load_config)
-    # A trainer loads its senior as "dummy"; a junior loaded so would write noise.
+    # A trainer loads its senior as "dummy"; a junior loaded so would write random tokens.
     junior.load_config.load_format = config.junior_load_format
     junior.quant_config = VllmConfig._get_quantization_config(junior.model_config, junior.load_config)
     return junior

@@ -1,4 +1,4 @@
-"""The authorship mask where it arrives: fail closed. Imports no vLLM."""
+"""Verify a returned authorship mask; anything doubtful raises. Imports no vLLM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AUTHORSHIP_KEY = "tandem_authorship"
 
 
 class AuthorshipError(RuntimeError):
-    """A response came without a believable authorship mask; training on it would train on the junior's tokens."""
+    """A response has no valid authorship mask; training on it would train on the junior's tokens."""
 
 
 def mask_from_transfer_params(transfer_params: Mapping[str, Any] | None) -> list[int] | None:
@@ -26,7 +26,7 @@ def check_authorship(
     boundary_ids: Collection[int] = frozenset(),
     resumed: Sequence[int] = (),
 ) -> list[int]:
-    """The mask of a response, checked against the recomputation from its tokens.
+    """Verify the mask of a response against the one computed from its tokens, and return it.
 
     Args:
         token_ids: the tokens that the engine returned.

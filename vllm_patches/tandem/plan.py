@@ -4,10 +4,10 @@
 
 I1  before a step ``computed[m] <= start``, the scheduler's own count;
 I2  a model that must sample first runs ``[computed[m], end)`` as one causal query;
-I3  a KV block enters the prefix cache when both models hold it (``scheduler.py`` is told how far that is after every
-    step), so whatever the cache hands out is valid for both;
+I3  a KV block enters the prefix cache when both models hold it (``scheduler.py`` learns after every step how far that
+    is), so whatever the cache returns is valid for both;
 I4  a request that starts or resumes holds ``start`` tokens in both models (whole cached blocks, hence I3);
-I5  of a model's queries in a step, all that have nothing to catch up stand in one forward pass: the scheduler caches
+I5  of a model's queries in a step, all that have nothing to catch up run in one forward pass: the scheduler caches
     prompt blocks when it allots them, so such a query may read blocks that another one of the same step writes.
 
 Prefill, meaning more than one scheduled token or a chunk that does not end the known tokens, runs both models. A model
@@ -47,7 +47,7 @@ class ModelRun:
 
     def split(self) -> list[ModelRun]:
         """One run for each forward pass, in order."""
-        cuts = np.flatnonzero(np.diff(self.passes, prepend=-1, append=self.passes[-1] + 1))
+        cuts = [0, *(np.flatnonzero(np.diff(self.passes)) + 1), len(self.rows)]
         return [
             ModelRun(self.rows[a:b], self.starts[a:b], self.ends[a:b], self.passes[a:b])
             for a, b in zip(cuts, cuts[1:], strict=False)
@@ -63,7 +63,7 @@ def model_run(
         rows, starts, ends: (N,) batch rows and the positions that the model runs of each.
         scheduled: (N,) where the scheduler's own share of each query begins; ``starts < scheduled`` is catch-up.
 
-    All queries without catch-up stand in the first pass: the scheduler allotted them, so they fit. Catch-up fills that
+    All queries without catch-up are in the first pass: the scheduler allotted them, so they fit. Catch-up fills that
     pass up and takes further ones.
     """
     lengths, catches_up = ends - starts, starts < scheduled

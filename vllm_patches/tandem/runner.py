@@ -1,7 +1,7 @@
 """The V1 model runner that decodes with two models: a mixin over vLLM's GPU and CPU runners.
 
-vLLM schedules, batches and samples as ever. This mixin decides which model runs which tokens, and hands the sampler,
-row by row, the logits of the model that writes; every later stage (grammar, penalties, sampling, log-probs) is vLLM's.
+vLLM schedules, batches and samples. This mixin decides which model runs which tokens, and gives the sampler, row by
+row, the logits of the model that writes; every later stage (grammar, penalties, sampling, log-probs) is vLLM's.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class TandemRunnerMixin:
     ) -> torch.Tensor:
         """The senior's hidden states where vLLM looks for them: (scheduled tokens, H).
 
-        Only prompt log-probs read them; rows that the senior did not run hold nothing of use.
+        Only prompt log-probs read them; rows that the senior did not run are uninitialised.
         """
         total = int(num_scheduled.sum())
         layout = torch.empty(
@@ -219,18 +219,21 @@ class TandemRunnerMixin:
         if step is None or step.last_hidden is None:
             return self._senior_logits(hidden_states, *args, **kwargs)
         last_hidden, step.last_hidden = step.last_hidden, None
-        parts = [self._logits_of(model, hidden) for model, hidden in enumerate(last_hidden)]
+        parts = [None if hidden is None else self.junior.compute_logits(hidden) for hidden in last_hidden[:SENIOR]]
+        if last_hidden[SENIOR] is None:
+            parts.append(None)
+        elif self.lora_config is None:
+            parts.append(self._senior_logits(last_hidden[SENIOR], *args, **kwargs))
+        else:
+            # vLLM maps adapters to all rows of the batch, in order. LoRA means lock-step, so the senior has run all.
+            rows = torch.from_numpy(step.rows_written[SENIOR]).to(self.device)
+            parts.append(self._senior_logits(hidden_states, *args, **kwargs)[rows])
         for model, part in enumerate(parts):
             alone = part is not None and parts[1 - model] is None
             in_order = alone and np.array_equal(step.rows_written[model], np.arange(len(step.rows)))
             if in_order and part.shape[1] == self._common_vocab_size == self._vocab_size:
                 return part
         return self._mixed(parts, step.rows_written, len(step.rows))
-
-    def _logits_of(self, model: int, hidden: torch.Tensor | None) -> torch.Tensor | None:
-        if hidden is None:
-            return None
-        return (self.junior.compute_logits if model == JUNIOR else self._senior_logits)(hidden)
 
     def _mixed(self, parts: list[torch.Tensor | None], rows_of: list[np.ndarray], num_rows: int) -> torch.Tensor:
         """(num_rows, V) logits: ``parts[m]`` in the rows ``rows_of[m]``, zeros elsewhere."""
@@ -262,13 +265,13 @@ class TandemRunnerMixin:
             return
         step.writers[switched] = authors[changed]
         rows_of = [switched[step.writers[switched] == model] for model in (JUNIOR, SENIOR)]
-        parts = [
-            self._logits_of(model, self._take(hidden, rows))
-            for model, (hidden, rows) in enumerate(zip(step.both_hidden, rows_of, strict=True))
-        ]
+        step.rows_written = rows_of
+        step.last_hidden = [self._take(hidden, rows) for hidden, rows in zip(step.both_hidden, rows_of, strict=True)]
+        # By the model's own attribute: a trainer may have wrapped it, to ban ids that no tokenizer knows.
+        logits = self.get_model().compute_logits(step.both_hidden[SENIOR])
         unchanged = np.setdiff1d(np.arange(len(step.rows)), switched).tolist()
         with self._generators.still(self.input_batch.generators, unchanged, len(step.rows)):
-            again = super()._sample(self._mixed(parts, rows_of, len(step.rows)), None)
+            again = super()._sample(logits, None)
         index = torch.from_numpy(switched).to(self.device)
         output.sampled_token_ids[index] = again.sampled_token_ids[index]
         if output.logprobs_tensors is not None:
@@ -290,7 +293,9 @@ class TandemRunnerMixin:
         sampled = np.array([len(tokens) == 1 for tokens in output.sampled_token_ids], dtype=bool)
         tokens = np.array([tokens[0] for tokens in output.sampled_token_ids if tokens], dtype=np.int64)
         if not np.array_equal(sampled, step.samples):
-            raise RuntimeError("vLLM sampled other rows than it said it would; the author schedules would go astray")
+            raise RuntimeError(
+                "vLLM sampled other rows than it announced; the author schedules would be wrong from here on"
+            )
         self._states.schedules.advance(step.rows[sampled], tokens)
         output.tandem_authors = step.writers.tolist()
         output.tandem_held = None if step.held is None else step.held.tolist()

@@ -1,4 +1,4 @@
-"""Who writes the next token: author schedules as pure functions of (seed, request, redraw index, emitted tokens).
+"""Author schedules: who writes the next token, as pure functions of (seed, request, redraw index, emitted tokens).
 
 An author is 1 (senior) or 0 (junior), the values of the authorship mask. Coins come from a counter-based hash, so a
 schedule survives preemption, batching and restarts, agrees on every tensor-parallel rank, and can be recomputed by
@@ -18,6 +18,7 @@ COIN_BITS = 53
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
 WORD_ALIGNMENTS = ("after", "before")
+MAX_TOKENS = (1 << 31) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Strategy:
 
     ``redraws`` and ``toggles`` are called after a token was emitted with (is it a boundary token, number of tokens
     written since the last redraw or toggle, that one included, the parameters). They decide whether the next token's
-    author is drawn anew or handed over. Both must use elementwise operators only (``|``, ``&``, ``>=``): the same
+    author is drawn anew or toggled. Both must use elementwise operators only (``|``, ``&``, ``>=``): the same
     function serves one request with Python scalars and a whole batch with arrays, where the parameters are arrays too.
 
     Args:
@@ -81,13 +82,13 @@ class ScheduleParams:
     Args:
         selection_strategy: name of a registered strategy; ``word`` is the paper's.
         prob_senior: probability in [0, 1] that a coin falls on the senior.
-        max_gap_tokens: ``word``: most tokens between two redraws.
-        chunk_size: ``chunk``: tokens per turn.
+        max_gap_tokens: ``word``: most tokens between two redraws, below 2**31.
+        chunk_size: ``chunk``: tokens per turn, below 2**31.
         word_align: ``after`` (the published code): the emission of a boundary token causes the redraw, so a word's
             first piece comes from the old author. ``before``: a sampled boundary token causes the redraw and the new
             author's own sample is emitted instead; needs both models' samples.
-        seed: seed of the run.
-        request: identity of the response within the run, see ``request_key``.
+        seed: seed of the run, a whole number of 64 bits, with or without a sign.
+        request: identity of the response within the run, of the same kind; see ``request_key``.
 
     Raises:
         ValueError: a value outside its range, or of the wrong type.
@@ -102,7 +103,7 @@ class ScheduleParams:
     request: int = 0
 
     def __post_init__(self) -> None:
-        if self.selection_strategy not in STRATEGIES:
+        if not isinstance(self.selection_strategy, str) or self.selection_strategy not in STRATEGIES:
             raise ValueError(
                 f"selection_strategy is {self.selection_strategy!r}; expected one of {', '.join(sorted(STRATEGIES))}"
             )
@@ -110,15 +111,16 @@ class ScheduleParams:
             raise ValueError(f"prob_senior is {self.prob_senior!r}; expected a probability between 0 and 1")
         for name in ("max_gap_tokens", "chunk_size"):
             value = getattr(self, name)
-            if not _is_int(value) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number of tokens, at least 1")
+            if not _is_int(value) or not 1 <= value <= MAX_TOKENS:
+                raise ValueError(f"{name} is {value!r}; expected a whole number of tokens from 1 to {MAX_TOKENS}")
         if self.word_align not in WORD_ALIGNMENTS:
             raise ValueError(f"word_align is {self.word_align!r}; expected one of {', '.join(WORD_ALIGNMENTS)}")
         if self.word_align == "before" and self.selection_strategy != "word":
             raise ValueError(f"word_align 'before' belongs to strategy 'word', not {self.selection_strategy!r}")
         for name in ("seed", "request"):
-            if not _is_int(getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a whole number")
+            value = getattr(self, name)
+            if not _is_int(value) or not -(1 << 63) <= value < 1 << 64:
+                raise ValueError(f"{name} is {value!r}; expected a whole number of at most 64 bits")
 
     @property
     def strategy(self) -> Strategy:

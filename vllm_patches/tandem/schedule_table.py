@@ -45,7 +45,7 @@ def coin_authors(key: np.ndarray, threshold: np.ndarray, redraw: np.ndarray) -> 
 
 
 class ScheduleTable:
-    """One row per live response; rows are handed out by ``add`` and given back by ``remove``.
+    """One row per live response; ``add`` allots a row, ``remove`` frees it.
 
     Args:
         boundary_ids: boundary token ids by kind (``word``, ``sentence``).
@@ -67,8 +67,8 @@ class ScheduleTable:
         """Start a response and return its row; ``emitted`` are tokens of it that were written earlier.
 
         Raises:
-            ValueError: the strategy's boundary set is missing, or ``word_align='before'`` meets emitted tokens, whose
-                authors it cannot know.
+            ValueError: the strategy's boundary set is missing, or there are emitted tokens under
+                ``word_align='before'``, whose authors cannot be computed.
         """
         emitted = list(emitted)
         if params.word_align == "before" and emitted:
@@ -89,7 +89,7 @@ class ScheduleTable:
         return row
 
     def remove(self, row: int) -> None:
-        """Give a row back; it may be handed out again at once."""
+        """Free a row; the next ``add`` may use it."""
         self._free.append(row)
 
     def advance(self, rows: np.ndarray, token_ids: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """The scheduler class of a tandem engine: carries each token's author from the model runner to the client.
 
-Two existing fields do the carrying: ``routed_experts``, vLLM's per-token array, which its front end concatenates per
+Two existing fields carry it: ``routed_experts``, vLLM's per-token array, which its front end concatenates per
 response into ``CompletionOutput`` (n > 1 and aborted requests included); and ``kv_transfer_params`` of a finished
 request's last output, which servers pass on as they are.
 
@@ -17,10 +17,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
 from vllm_patches import guard
-from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
-from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
-from vllm_patches.tandem.frontend import encode_authorship
+from vllm_patches.tandem.frontend import RESPONSES_KEY, encode_authorship
 from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
+from vllm_patches.tandem.request_rules import RequestRules
 
 logger = init_logger(__name__)
 
@@ -31,38 +30,29 @@ class TandemScheduler(Scheduler):
     def __init__(self, *args, **kwargs) -> None:
         guard.require("tandem")
         super().__init__(*args, **kwargs)
-        self._tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
-        self._tandem_mode = resolve_mode(self._tandem_config, self.vllm_config)
+        self._rules = RequestRules(self.vllm_config)
         self._refused: list[Request] = []
-        if self._tandem_mode == "lazy":
+        if self._rules.mode == "lazy":
             self.kv_cache_manager.allocate_slots = _without_caching_decodes(self.kv_cache_manager.allocate_slots)
 
     def add_request(self, request: Request) -> None:
-        """As the stock scheduler's; a request whose tandem settings are faulty ends at once with an error.
+        """As the stock scheduler's; a request that this engine cannot serve ends at once with an error.
 
-        Raising here would end the engine for every client.
+        The front end refuses such a request; one that comes another way must not end the engine for every client.
         """
         super().add_request(request)
-        fault = self._fault_of(request)
-        if fault:
+        request.tandem_authors = []
+        try:
+            settings = self._rules.check(request)
+            # The front end may end a response at a stop string, and the mask of word_align 'before' cannot be
+            # recomputed. All other masks are sent once, at the end.
+            request.tandem_sends_each_author = (
+                bool(request.sampling_params.stop) or settings.params.word_align == "before"
+            )
+        except ValueError as fault:
             logger.error("Request %s is refused: %s", request.request_id, fault)
             self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
             self._refused.append(request)
-
-    def _fault_of(self, request: Request) -> str | None:
-        if request.resumable:
-            return "tandem decoding takes no streaming input"
-        if request.sampling_params is None or request.prompt_token_ids is None:
-            return "tandem decoding takes token ids and sampling parameters"
-        extra = (request.sampling_params.extra_args or {}).get(CONFIG_KEY)
-        try:
-            settings = request_settings(
-                self._tandem_config, extra, request.prompt_token_ids, request.sampling_params.seed
-            )
-            check_request_settings(settings, self._tandem_mode, request.use_structured_output)
-        except ValueError as error:
-            return str(error)
-        return None
 
     def update_from_output(self, scheduler_output, model_runner_output) -> dict[int, EngineCoreOutputs]:
         sampled = scheduler_output.num_scheduled_tokens
@@ -92,8 +82,7 @@ class TandemScheduler(Scheduler):
                 self.kv_cache_manager.cache_blocks(request, held[row])
 
     def _attach_authorship(self, output: EngineCoreOutput, request: Request, model_runner_output) -> None:
-        if not hasattr(request, "tandem_authors"):
-            request.tandem_authors = []
+        """Record the author of a new token; send the mask when the request ends, or each author with its token."""
         if output.new_token_ids:
             if len(output.new_token_ids) != 1:
                 raise RuntimeError(
@@ -101,9 +90,13 @@ class TandemScheduler(Scheduler):
                 )
             author = model_runner_output.tandem_authors[model_runner_output.req_id_to_index[output.request_id]]
             request.tandem_authors.append(author)
-            output.routed_experts = encode_authorship([author])
+            if request.tandem_sends_each_author:
+                output.routed_experts = encode_authorship([author])
         if output.finish_reason is not None:
-            output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
+            if not request.tandem_sends_each_author:
+                output.routed_experts = encode_authorship(request.tandem_authors)
+            if RESPONSES_KEY not in (request.sampling_params.extra_args or {}):
+                output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
 
 
 def _without_caching_decodes(allocate_slots):

@@ -20,7 +20,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         "vllm.v1.worker.cpu_model_runner:CPUModelRunner.load_model",
-        "overridden likewise",
+        "overridden in the same way",
         Source(("self.model = get_model(vllm_config=self.vllm_config)",)),
     ),
     _tandem(
@@ -30,7 +30,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         f"{_RUNNER}.get_kv_cache_spec",
-        "gives the junior's layers KV caches because they stand in the senior's forward context",
+        "gives the junior's layers KV caches because they are registered in the senior's forward context",
         Source(("attn_layers = get_layers_from_vllm_config(self.vllm_config, layer_type)",)),
     ),
     _tandem(
@@ -40,12 +40,12 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         f"{_RUNNER}._update_states",
-        "overridden: starts, resumes and forgets author schedules",
+        "overridden: starts, resumes and removes author schedules",
         Signature(("self", "scheduler_output")),
     ),
     _tandem(
         f"{_RUNNER}._prepare_inputs",
-        "overridden: notes what the step runs; `discard_request_mask` names the rows that do not sample",
+        "overridden: records what the step runs; `discard_request_mask` names the rows that do not sample",
         Source(
             (
                 'scheduler_output: "SchedulerOutput", num_scheduled_tokens: np.ndarray',
@@ -85,7 +85,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         f"{_RUNNER}._sample",
-        "overridden: under word_align='before' the rows that change hands are sampled again",
+        "overridden: under word_align='before' the rows that change their author are sampled again",
         Signature(("self", "logits", "spec_decode_metadata")),
     ),
     _tandem(
@@ -95,7 +95,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         f"{_RUNNER}._bookkeeping_sync",
-        "winds seeded generators of unsampled rows back, which CPU generators cannot do; it meets stand-ins",
+        "rewinds the seeded generators of unsampled rows, which CPU generators cannot do; it gets substitutes",
         Source(("gen.set_offset(gen.get_offset() - 4)", "gen = self.input_batch.generators.get(int(i))")),
     ),
     _tandem(
@@ -132,7 +132,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu",
-        "0.28 forgets all seeds when a row lacks one (mended in 0.29); unseeded rows get a stand-in",
+        "0.28 ignores all seeds when one row has none (fixed in 0.29); unseeded rows get a substitute generator",
         Source(
             (
                 "return compiled_random_sample(logits), logits_to_return",
@@ -218,7 +218,7 @@ TANDEM_SYMBOLS: tuple[Upstream, ...] = (
     ),
     _tandem(
         "vllm.v1.worker.cpu_worker:CPUWorker.init_device",
-        "overridden likewise",
+        "overridden in the same way",
         Source(('self.model_runner = CPUModelRunner(self.vllm_config, torch.device("cpu"))',)),
     ),
     _tandem(

@@ -22,7 +22,7 @@ class TandemWorker(StockWorker):
     """``worker_cls`` of a tandem engine.
 
     Raises:
-        vllm_patches.guard.UnsupportedVllmError: this vLLM is not one the decoder knows.
+        vllm_patches.guard.UnsupportedVllmError: this vLLM is not one that the decoder supports.
         vllm_patches.tandem.engine_checks.TandemRefusedError: the engine's options cannot be combined with tandem.
         ValueError: faulty tandem settings, an unreadable junior, or one with another vocabulary.
     """

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import random
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -98,14 +99,14 @@ class Reference:
         return likely and len(found.token_ids) == job.num_tokens or found == self.write(job)
 
 
-def save_tokenizer(folder: Path, change: str = "") -> None:
-    """Every third token begins a word, every seventh ends a paragraph."""
+def save_tokenizer(folder: Path, change: str = "", paragraph: str = "\n\n") -> None:
+    """Every third token begins a word, every seventh ends in ``paragraph``."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {"<unk>": 0, "<eos>": EOS}
     for i in range(2, VOCAB):
-        vocabulary[("Ġw" if i % 3 == 0 else "s") + str(i) + ("\n\n" if i % 7 == 0 else "") + change] = i
+        vocabulary[("Ġw" if i % 3 == 0 else "s") + str(i) + (paragraph if i % 7 == 0 else "") + change] = i
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
@@ -177,6 +178,16 @@ def vocab() -> int:
 @pytest.fixture(scope="session")
 def make_job() -> type[Job]:
     return Job
+
+
+@pytest.fixture(scope="session")
+def models_without_paragraphs(models, tmp_path_factory) -> dict[str, Path]:
+    """``senior`` and ``junior`` with a tokenizer in which no token ends in a blank line."""
+    root = tmp_path_factory.mktemp("models_without_paragraphs")
+    for name in ("senior", "junior"):
+        shutil.copytree(models[name], root / name)
+        save_tokenizer(root / name, paragraph="")
+    return {name: root / name for name in ("senior", "junior")}
 
 
 @pytest.fixture(scope="session")

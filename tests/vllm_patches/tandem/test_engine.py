@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from types import MethodType, SimpleNamespace
 
 import pytest
 import torch
@@ -137,10 +138,11 @@ def test_aligned_before_a_words_first_piece_comes_from_its_new_author(engine, jo
         dataclasses.replace(job, tandem=dict(request=i, word_align="before", max_gap_tokens=9))
         for i, job in enumerate(jobs)
     ]
-    written = engine.run(aligned)
     if engine.runner.tandem_mode == "lazy":
-        assert {output.outputs[0].finish_reason for output in engine.outputs} == {"error"}
+        with pytest.raises(REFUSALS, match="word_align='before' needs both models' samples"):
+            engine.run(aligned)
         return
+    written = engine.run(aligned)
     assert written == [reference.write(job) for job in aligned]
     after = [dataclasses.replace(job, tandem=job.tandem | dict(word_align="after")) for job in aligned]
     assert written != [reference.write(job) for job in after]
@@ -159,6 +161,25 @@ def test_aligned_before_the_log_probs_are_the_new_authors(engine, jobs, referenc
     writers = torch.tensor([by_author[author][k] for k, author in enumerate(alone.mask)])
     returned = torch.tensor([at[i].logprob for at, i in zip(completion.logprobs, alone.token_ids, strict=True)])
     torch.testing.assert_close(returned, writers, atol=1e-3, rtol=1e-3)
+
+
+def test_aligned_before_the_second_sample_obeys_a_mask_on_the_logits(engine, jobs, monkeypatch):
+    """A trainer wraps ``model.compute_logits`` to ban ids that no tokenizer knows; it must see both samples."""
+    if engine.runner.tandem_mode == "lazy":
+        pytest.skip("needs lock-step")
+    model, banned = engine.runner.model, [i for i in range(512) if i % 2 == 0]
+    unmasked = model.compute_logits
+
+    def masked(self, *args, **kwargs):
+        logits = unmasked(*args, **kwargs)
+        logits[..., banned] = float("-inf")
+        return logits
+
+    aligned = [dataclasses.replace(job, tandem=dict(request=i, word_align="before")) for i, job in enumerate(jobs[:6])]
+    monkeypatch.setattr(model, "compute_logits", MethodType(masked, model))
+    written = engine.run(aligned)
+    assert {token % 2 for one in written for token in one.token_ids} == {1}
+    assert all(set(one.mask) == {0, 1} for one in written)
 
 
 def test_responses_of_one_request_sample_and_draw_their_own(engine, jobs, reference):
@@ -229,6 +250,43 @@ def test_the_mask_also_rides_on_the_transfer_parameters(engine, jobs, expected):
     assert [output.kv_transfer_params[AUTHORSHIP_KEY] for output in engine.outputs] == [w.mask for w in expected[:4]]
 
 
+def test_a_mask_travels_once_unless_the_front_end_can_end_the_response(engine, jobs, expected, monkeypatch):
+    scheduler = engine.llm.llm_engine.engine_core.engine_core.scheduler
+    arrays, real = [], scheduler.update_from_output
+
+    def noting(*args):
+        outputs = real(*args)
+        arrays.extend(
+            len(output.routed_experts)
+            for client in outputs.values()
+            for output in client.outputs
+            if output.routed_experts is not None
+        )
+        return outputs
+
+    monkeypatch.setattr(scheduler, "update_from_output", noting)
+    assert engine.run(jobs[:3]) == expected[:3]
+    assert sorted(arrays) == sorted(job.num_tokens for job in jobs[:3])
+    arrays.clear()
+    text = engine.outputs[0].outputs[0].text
+    stop = text[len(text) // 2 :][:6]
+    (stopped,) = engine.run(jobs[:1], stop=[stop])
+    assert engine.outputs[0].outputs[0].finish_reason == "stop"
+    assert 0 < len(stopped.token_ids) < jobs[0].num_tokens
+    assert stopped.mask == expected[0].mask[: len(stopped.token_ids)]
+    assert set(arrays) == {1}
+
+
+def test_each_of_several_responses_has_a_mask_and_none_stands_for_all(engine, jobs, reference):
+    params = SamplingParams(temperature=1.0, seed=3, n=2, max_tokens=20, ignore_eos=True)
+    (output,) = engine.llm.generate([{"prompt_token_ids": jobs[0].prompt}], params, use_tqdm=False)
+    for one in output.outputs:
+        assert one.authorship_mask == reference.mask_of(one.token_ids, {}, jobs[0].prompt, 3 + one.index)
+    assert output.outputs[0].authorship_mask != output.outputs[1].authorship_mask
+    assert AUTHORSHIP_KEY not in (output.kv_transfer_params or {})
+    assert params.extra_args is None, "the caller's own parameters stay as they are"
+
+
 def test_aborted_requests_leave_no_trace(engine, jobs, expected):
     core = engine.llm.llm_engine
     for i, job in enumerate(jobs[:6]):
@@ -262,7 +320,16 @@ def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expect
     for sampling in (dict(n=2, temperature=1.0), dict(n=2, temperature=1.0, seed=1)):
         with pytest.raises(REFUSALS, match="n is 2, and all responses would draw the same author coins"):
             engine.run(jobs[:1], **sampling)
-    # only the engine knows the prompt's length
+    too_long = dataclasses.replace(jobs[0], tandem=dict(resume_len=len(jobs[0].prompt) + 1))
+    with pytest.raises(REFUSALS, match="resume_len is .*, more than the"):
+        engine.run([too_long])
+    assert engine.run(jobs[:2]) == expected[:2]
+
+
+def test_a_faulty_request_that_passed_the_front_end_ends_alone(engine, jobs, expected, monkeypatch):
+    processor = engine.llm.llm_engine.input_processor
+    engine.run(jobs[:1])
+    monkeypatch.setattr(processor, "tandem_rules", SimpleNamespace(check=lambda request: None))
     too_long = dataclasses.replace(jobs[0], tandem=dict(resume_len=len(jobs[0].prompt) + 1))
     written = engine.run([too_long, jobs[1]])
     assert engine.outputs[0].outputs[0].finish_reason == "error"

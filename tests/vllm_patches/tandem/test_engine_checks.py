@@ -148,3 +148,12 @@ def test_the_v1_runner_is_pinned_for_tandem_and_for_nobody_else(configuration, m
     stock = type(tandem).use_v2_model_runner.fget.upstream.fget(tandem)
     assert tandem.use_v2_model_runner is stock
     assert stock is (wish == "1")
+
+
+def test_a_junior_with_the_seniors_own_path_compiles_to_artifacts_of_its_own(configuration, models):
+    from vllm_patches.tandem.junior import junior_vllm_config
+
+    config, senior = configuration(dict(junior_model=str(models["senior"])))
+    junior = junior_vllm_config(config, senior)
+    assert junior.model_config.compute_hash() == senior.model_config.compute_hash()
+    assert junior.compute_hash() != senior.compute_hash()

@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import vllm_patches  # noqa: E402
+
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(
@@ -152,12 +154,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_an_aborted_request_returns_the_mask_of_what_it_wrote(tmp_path, models, jobs, expected):
+def test_the_mask_of_an_aborted_request_is_recomputed_from_its_tokens(tmp_path, models, jobs, expected, reference):
     done = run_script(tmp_path, engine_options(models), jobs[:2], script=ABORT_SCRIPT)
     ((cut, whole),) = lines(done, "WRITTEN")
     assert cut[0] == "abort"
     assert 9 <= len(cut[1]) < jobs[0].num_tokens
-    assert (cut[1], cut[2]) == (expected[0].token_ids[: len(cut[1])], expected[0].mask[: len(cut[1])])
+    assert (cut[1], cut[2]) == (expected[0].token_ids[: len(cut[1])], None)
+    assert reference.mask_of(cut[1], jobs[0].tandem, jobs[0].prompt) == expected[0].mask[: len(cut[1])]
     assert whole == ["length", expected[1].token_ids, expected[1].mask]
 
 
@@ -178,14 +181,15 @@ def test_an_engine_that_cannot_be_tandem_says_why_and_ends(tmp_path, models, job
     assert says in done.stdout + done.stderr
 
 
-@pytest.mark.long
-def test_the_openai_server_writes_the_same_and_returns_the_mask(tmp_path, models, jobs, expected):
-    options = engine_options(models)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, models_without_paragraphs):
+    """A lazy engine behind vLLM's OpenAI server; gives its address. No token of its tokenizer ends a paragraph."""
+    folder = tmp_path_factory.mktemp("server")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-    for key, value in options.items():
+    for key, value in engine_options(models_without_paragraphs, served_model_name="tandem").items():
         flag = "--" + key.replace("_", "-")
         if isinstance(value, bool):
             command += [flag] if value else ["--no-" + flag.removeprefix("--")]
@@ -193,45 +197,118 @@ def test_the_openai_server_writes_the_same_and_returns_the_mask(tmp_path, models
             command += [flag, *value]
         else:
             command += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
-    log = (tmp_path / "server.log").open("w")
-    server = subprocess.Popen(command, env=environment(), cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
+    log = (folder / "server.log").open("w")
+    process = subprocess.Popen(command, env=environment(), cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
         address = f"http://127.0.0.1:{port}"
         for _ in range(400):
-            assert server.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
+            assert process.poll() is None, (folder / "server.log").read_text()[-4000:]
             try:
                 urllib.request.urlopen(address + "/health", timeout=2)
                 break
             except OSError:
                 time.sleep(0.5)
-        for job, written in zip(jobs[:4], expected, strict=False):
-            body = dict(
-                prompt=job.prompt,
-                max_tokens=job.num_tokens,
-                temperature=0,
-                ignore_eos=True,
-                return_token_ids=True,
-                vllm_xargs={"tandem": json.dumps(job.tandem)},
-            )
-            answer = post(address, body)
-            (choice,) = answer["choices"]
-            assert choice["token_ids"] == written.token_ids
-            assert answer["kv_transfer_params"]["tandem_authorship"] == written.mask
-            mask = np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
-            assert mask.reshape(-1).astype(int).tolist() == written.mask
-        faulty = body | {"vllm_xargs": {"tandem": '{"prob_senior": 3}'}}
-        with pytest.raises(urllib.error.HTTPError) as refusal:
-            post(address, faulty)
-        assert refusal.value.code == 400
-        assert "prob_senior is 3" in refusal.value.read().decode()
+        yield address
     finally:
-        server.terminate()
-        server.wait(timeout=30)
+        process.terminate()
+        process.wait(timeout=30)
         log.close()
 
 
-def post(address: str, body: dict) -> dict:
-    request = urllib.request.Request(
-        address + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+@pytest.fixture(scope="module")
+def client(server):
+    openai = pytest.importorskip("openai")
+    return openai.OpenAI(base_url=server + "/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def complete(client):
+    def send(job, tandem=None, **more):
+        body = dict(ignore_eos=True, return_token_ids=True)
+        body["vllm_xargs"] = {"tandem": json.dumps(job.tandem if tandem is None else tandem)}
+        body |= more.pop("extra_body", {})
+        options = dict(temperature=0, max_tokens=job.num_tokens) | more
+        return client.completions.create(model="tandem", prompt=job.prompt, extra_body=body, **options)
+
+    return send
+
+
+@pytest.fixture(scope="module")
+def served_jobs(jobs):
+    return [job for job in jobs if job.tandem["selection_strategy"] != "sentence"][:4]
+
+
+def mask_of(choice) -> list[int]:
+    return np.load(io.BytesIO(base64.b64decode(choice.routed_experts))).reshape(-1).astype(int).tolist()
+
+
+@pytest.mark.long
+def test_the_openai_server_writes_the_same_and_returns_the_mask(complete, served_jobs, reference):
+    for job in served_jobs:
+        answer, written = complete(job), reference.write(job)
+        (choice,) = answer.choices
+        assert choice.token_ids == written.token_ids
+        assert answer.kv_transfer_params["tandem_authorship"] == written.mask
+        assert mask_of(choice) == written.mask
+
+
+@pytest.mark.long
+def test_two_choices_have_masks_of_their_own(complete, served_jobs, reference):
+    job = served_jobs[0]
+    answer = complete(job, tandem={}, n=2, seed=5, temperature=1.0)
+    for choice in answer.choices:
+        assert mask_of(choice) == reference.mask_of(choice.token_ids, {}, job.prompt, 5 + choice.index)
+    assert mask_of(answer.choices[0]) != mask_of(answer.choices[1])
+    assert not getattr(answer, "kv_transfer_params", None)
+
+
+@pytest.mark.long
+def test_the_mask_of_a_stream_is_recomputed_from_its_token_ids(complete, served_jobs, reference):
+    job = served_jobs[0]
+    token_ids = [i for part in complete(job, stream=True) for choice in part.choices for i in choice.token_ids]
+    assert token_ids == reference.write(job).token_ids
+    assert reference.mask_of(token_ids, job.tandem, job.prompt) == reference.write(job).mask
+
+
+@pytest.mark.long
+def test_faulty_requests_are_answered_with_400_and_the_engine_goes_on(complete, served_jobs, reference):
+    import openai
+
+    job = served_jobs[0]
+    for faulty, says, more in (
+        (dict(prob_senior=3), "prob_senior is 3", {}),
+        (dict(resume_len=len(job.prompt) + 1), "resume_len is", {}),
+        (dict(word_align="before"), "lock_step mode", {}),
+        (dict(selection_strategy="sentence"), "reads sentence boundaries, and no token", {}),
+        (dict(chunk_size=10**21), "chunk_size is 1000000000000000000000", {}),
+        ({}, "n is 2, and all responses would draw the same author coins", dict(n=2, temperature=1.0)),
+    ):
+        for stream in (False, True):
+            with pytest.raises(openai.APIError, match=says) as refusal:
+                for _ in complete(job, tandem=faulty, stream=stream, **more):
+                    pass
+            # the headers of a stream are out when vLLM checks the request
+            assert int(refusal.value.code if stream else refusal.value.status_code) == 400
+    assert complete(job).choices[0].token_ids == reference.write(job).token_ids
+
+
+@pytest.mark.long
+def test_the_readmes_two_minutes_run_when_saved_as_a_file(tmp_path, models):
+    readme = Path(vllm_patches.__file__).with_name("README.md").read_text()
+    snippet = readme.split("## Two minutes", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    for name, model in (("Qwen/Qwen3-1.7B", "senior"), ("Qwen/Qwen3-0.6B", "junior")):
+        assert name in snippet
+        snippet = snippet.replace(name, str(models[model]))
+    (tmp_path / "two_minutes.py").write_text(snippet)
+    done = subprocess.run(
+        [sys.executable, "two_minutes.py"],
+        env=environment() | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
     )
-    return json.load(urllib.request.urlopen(request, timeout=60))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    mask = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
+    assert set(mask) == {0, 1}

@@ -142,6 +142,14 @@ def test_catch_up_shares_the_first_pass_and_spills_into_further_ones():
     assert run.passes.tolist() == [0, 0, 0, 1]
 
 
+def test_catch_up_fills_a_pass_to_its_last_token():
+    ends = np.array([40, 60, 60, 10])
+    run = model_run(np.arange(4), np.array([0, 40, 40, 9]), ends, np.array([0, 59, 59, 8]), 41)
+    assert (run.rows.tolist(), run.passes.tolist()) == ([3, 0, 1, 2], [0, 0, 1, 1])
+    run = model_run(np.arange(2), np.array([0, 40]), np.array([40, 60]), np.array([39, 59]), 60)
+    assert run.passes.tolist() == [0, 0]
+
+
 def test_a_model_ahead_of_the_scheduler_is_an_error():
     with pytest.raises(RuntimeError, match="row 1 starts at token 5, but the models hold"):
         plan_lazy(

@@ -45,8 +45,8 @@ any_params = st.builds(
     prob_senior=st.floats(0, 1),
     max_gap_tokens=st.integers(1, 40),
     chunk_size=st.integers(1, 9),
-    seed=st.integers(-(2**70), 2**70),
-    request=st.integers(-(2**70), 2**70),
+    seed=st.integers(-(2**63), 2**64 - 1),
+    request=st.integers(-(2**63), 2**64 - 1),
 )
 any_tokens = st.lists(st.integers(0, VOCAB - 1), max_size=120)
 

@@ -1,0 +1,101 @@
+"""What the rules let through, the workers can serve; all else is a ValueError with a sentence."""
+
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vllm_patches.tandem.config import CONFIG_KEY, check_models
+from vllm_patches.tandem.request_rules import RequestRules
+from vllm_patches.tandem.request_states import RequestStates
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_requests import random_settings  # noqa: E402
+
+
+def rules(paths, **tandem) -> RequestRules:
+    settings = dict(junior_model=str(paths["junior"])) | tandem
+    model = SimpleNamespace(model=str(paths["senior"]), tokenizer=str(paths["senior"]))
+    return RequestRules(SimpleNamespace(additional_config={CONFIG_KEY: settings}, lora_config=None, model_config=model))
+
+
+def request(extra, prompt=(5, 6, 7), seed=None, structured=False, resumable=False):
+    params = SimpleNamespace(
+        extra_args=None if extra is None else {CONFIG_KEY: extra},
+        seed=seed,
+        structured_outputs=object() if structured else None,
+    )
+    return SimpleNamespace(sampling_params=params, prompt_token_ids=list(prompt), resumable=resumable)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (dict(chunk_size=10**21), "chunk_size is 1000000000000000000000; expected a whole number of tokens from 1 to"),
+        (dict(max_gap_tokens=2**31), "max_gap_tokens is 2147483648"),
+        (dict(seed=2**64), "seed is .*at most 64 bits"),
+        (dict(request=-(2**63) - 1), "request is .*at most 64 bits"),
+        (dict(selection_strategy=["word"]), r"selection_strategy is \['word'\]"),
+        ("[" * 100_000, "not JSON"),
+        ('{"seed": ' + "9" * 5_000 + "}", "not JSON"),
+        (dict(resume_len=4), "resume_len is 4, more than the 3 tokens"),
+        (dict(word_align="before"), "lock_step"),
+    ],
+)
+def test_a_request_that_no_worker_could_serve_is_refused(models, extra, says):
+    with pytest.raises(ValueError, match=says):
+        rules(models).check(request(extra))
+
+
+def test_a_strategy_without_boundaries_is_refused(models, models_without_paragraphs):
+    sentence = dict(selection_strategy="sentence")
+    with pytest.raises(ValueError, match="'sentence' reads sentence boundaries, and no token of this engine's token"):
+        rules(models_without_paragraphs).check(request(sentence))
+    assert rules(models).check(request(sentence)).params.selection_strategy == "sentence"
+    by_hand = rules(models_without_paragraphs, selection_strategy="sentence", boundary_token_ids=[7])
+    assert by_hand.check(request(None)).params.selection_strategy == "sentence"
+    assert by_hand.check(request(dict(selection_strategy="word"))).params.selection_strategy == "word"
+
+
+def test_streaming_input_embeddings_and_pooling_are_refused(models):
+    with pytest.raises(ValueError, match="no streaming input"):
+        rules(models).check(request(None, resumable=True))
+    for missing in (dict(prompt_token_ids=None), dict(sampling_params=None)):
+        with pytest.raises(ValueError, match="takes token ids and sampling parameters"):
+            rules(models).check(SimpleNamespace(**(vars(request(None)) | missing)))
+
+
+@pytest.mark.parametrize("mode", ["lazy", "lock_step"])
+@pytest.mark.parametrize("paragraphs", [True, False])
+def test_ten_thousand_random_requests_are_refused_with_a_sentence_or_run(
+    models, models_without_paragraphs, mode, paragraphs
+):
+    paths = models if paragraphs else models_without_paragraphs
+    one = rules(paths, mode=mode)
+    states = RequestStates(check_models(one.config, str(paths["senior"])), 512)
+    dice = random.Random(f"{mode} {paragraphs}")
+    counts = {"refused": 0, "run": 0}
+    for number in range(2500):
+        prompt = [dice.randrange(512) for _ in range(dice.randrange(1, 60))]
+        extra = random_settings(dice)
+        try:
+            settings = one.check(
+                request(extra, prompt, dice.choice([None, 0, 2**63]), dice.random() < 0.1, dice.random() < 0.01)
+            )
+        except ValueError as refusal:
+            assert len(str(refusal)) > 20
+            counts["refused"] += 1
+            continue
+        states.add(str(number), settings, prompt, 0)
+        rows = states.rows([str(number)])
+        for _ in range(5):
+            token = np.array([dice.randrange(512)])
+            states.schedules.offer(rows, token)
+            states.schedules.advance(rows, token)
+            assert states.schedules.author[rows[0]] in (0, 1)
+        states.remove(str(number))
+        counts["run"] += 1
+    assert min(counts.values()) > 500

@@ -1,0 +1,54 @@
+"""Check whether a tandem engine can serve a request; used by the front end and, as a second line, by the scheduler."""
+
+from __future__ import annotations
+
+import functools
+
+from vllm_patches.tandem.boundaries import BoundarySets
+from vllm_patches.tandem.config import CONFIG_KEY, RequestSettings, TandemConfig, read_tokenizer, request_settings
+from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
+
+
+class RequestRules:
+    """The rules of one engine.
+
+    Args:
+        vllm_config: the engine's configuration, with a ``tandem`` section in ``additional_config``.
+    """
+
+    def __init__(self, vllm_config) -> None:
+        self.config = TandemConfig.from_mapping(vllm_config.additional_config[CONFIG_KEY])
+        self.mode = resolve_mode(self.config, vllm_config)
+        self._model_config = vllm_config.model_config
+
+    def check(self, request) -> RequestSettings:
+        """The request's settings.
+
+        Args:
+            request: vLLM's ``EngineCoreRequest`` or ``Request``.
+
+        Raises:
+            ValueError: this engine cannot serve the request; a sentence says why.
+        """
+        params = request.sampling_params
+        if request.resumable:
+            raise ValueError("tandem decoding takes no streaming input; send the whole prompt")
+        if params is None or request.prompt_token_ids is None:
+            raise ValueError("tandem decoding takes token ids and sampling parameters, no embeddings and no pooling")
+        extra = (params.extra_args or {}).get(CONFIG_KEY)
+        settings = request_settings(self.config, extra, request.prompt_token_ids, params.seed)
+        check_request_settings(settings, self.mode, params.structured_outputs is not None)
+        kind = settings.params.strategy.boundary
+        # An engine does not start without the set that its own strategy reads.
+        if kind not in (None, self.config.defaults.strategy.boundary) and not self._boundaries.of(kind):
+            raise ValueError(
+                f"selection_strategy {settings.params.selection_strategy!r} reads {kind} boundaries, and no token of "
+                f"this engine's tokenizer is one; choose another strategy, or start the engine with boundary_token_ids "
+                "for it"
+            )
+        return settings
+
+    @functools.cached_property
+    def _boundaries(self) -> BoundarySets:
+        tokenizer = read_tokenizer(self.config, self._model_config.model, self._model_config.tokenizer)
+        return self.config.boundary_sets(tokenizer, len(tokenizer))
