@@ -149,6 +149,7 @@ def main() -> int:
     )
     parser.add_argument("--timeout", type=float, default=120, help="seconds per mutant")
     options, pytest_arguments = parser.parse_known_args()
+    pytest_arguments = [argument for argument in pytest_arguments if argument != "--"]
     for name in options.preload:
         importlib.import_module(name)
     module = ".".join(options.module.with_suffix("").parts)

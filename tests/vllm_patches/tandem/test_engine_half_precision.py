@@ -1,0 +1,37 @@
+"""In bfloat16, which GPU attention kernels need, every token is still about the best of the model that wrote it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+
+@torch.inference_mode()
+def shortfalls(reference, job, written) -> tuple[list[float], list[float]]:
+    """How far each token's logit is below the best one, in standard deviations: by its author, by the other model."""
+    text, start = torch.tensor([job.prompt + written.token_ids]), len(job.prompt) - 1
+    own, other = [], []
+    for author in (0, 1):
+        logits = reference.models[author](text).logits[0, start:-1]
+        gaps = (logits.max(-1).values - logits.gather(1, text[0, start + 1 :, None])[:, 0]) / logits.std(-1)
+        for gap, wrote in zip(gaps.tolist(), written.mask, strict=True):
+            (own if wrote == author else other).append(gap)
+    return own, other
+
+
+@pytest.mark.parametrize("mode", ["lazy", "lock_step"])
+def test_tokens_are_their_authors_choice_within_rounding(open_engine, models, jobs, reference, mode):
+    engine = open_engine(models["senior"], dict(junior_model=str(models["junior"]), mode=mode), dtype="bfloat16")
+    own, other = [], []
+    jobs = [dataclasses.replace(job, num_tokens=min(job.num_tokens, 40)) for job in jobs]
+    for job, written in zip(jobs, engine.run(jobs), strict=True):
+        assert written.mask == reference.mask_of(written.token_ids, job.tandem, job.prompt)
+        for total, part in zip((own, other), shortfalls(reference, job, written), strict=True):
+            total += part
+    print(
+        "SHORT", mode, sorted(own)[-20:], sum(g > 0.3 for g in own) / len(own), sum(g > 0.3 for g in other) / len(other)
+    )
+    assert sum(gap > 0.3 for gap in own) / len(own) < 0.02
+    assert sum(gap > 0.3 for gap in other) / len(other) > 0.5, "the other model's tokens would be noticed"
