@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -281,5 +282,5 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], what: str) -
 
 
 def _prompt_identity(token_ids: Sequence[int]) -> int:
-    digest = hashlib.blake2b(b"".join(int(i).to_bytes(8, "little", signed=True) for i in token_ids), digest_size=8)
+    digest = hashlib.blake2b(struct.pack(f"<{len(token_ids)}q", *token_ids), digest_size=8)
     return mix64(int.from_bytes(digest.digest(), "little")) >> 1

@@ -267,8 +267,8 @@ class TandemRunnerMixin:
         rows_of = [switched[step.writers[switched] == model] for model in (JUNIOR, SENIOR)]
         step.rows_written = rows_of
         step.last_hidden = [self._take(hidden, rows) for hidden, rows in zip(step.both_hidden, rows_of, strict=True)]
-        # By the model's own attribute: a trainer may have wrapped it, to ban ids that no tokenizer knows.
-        logits = self.get_model().compute_logits(step.both_hidden[SENIOR])
+        # As vLLM calls it: a trainer may have replaced the attribute, to ban ids that the tokenizer lacks.
+        logits = self.model.compute_logits(step.both_hidden[SENIOR])
         unchanged = np.setdiff1d(np.arange(len(step.rows)), switched).tolist()
         with self._generators.still(self.input_batch.generators, unchanged, len(step.rows)):
             again = super()._sample(logits, None)

@@ -2,9 +2,12 @@
 
 import json
 import pickle
+import shlex
+from pathlib import Path
 
 import pytest
 
+import vllm_patches
 from vllm_patches.tandem.boundaries import VocabularyMismatchError
 from vllm_patches.tandem.config import (
     CONFIG_KEY,
@@ -70,6 +73,22 @@ def test_in_the_speculative_mode_the_junior_is_the_draft_model():
         "quantization": "q",
     }
     assert "speculative_config" not in engine_arguments(dict(junior_model="j"))
+
+
+def test_the_readmes_server_command_gives_these_arguments_as_flags():
+    readme = Path(vllm_patches.__file__).with_name("README.md").read_text()
+    command = shlex.split(readme.split("## Serving", 1)[1].split("```bash\n", 1)[1].split("```", 1)[0])
+    flags = dict(zip(command, [*command[1:], ""], strict=True))
+    settings = json.loads(flags["--additional-config"])[CONFIG_KEY]
+    for name, value in engine_arguments(settings).items():
+        flag = "--" + name.replace("_", "-")
+        if value is False:
+            assert "--no-" + flag.removeprefix("--") in flags
+        else:
+            given = flags[flag]
+            assert {"additional_config": json.loads, "logits_processors": lambda one: [one]}.get(name, str)(
+                given
+            ) == value
 
 
 @pytest.mark.parametrize(
