@@ -7,6 +7,7 @@ import functools
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import CONFIG_KEY, RequestSettings, TandemConfig, read_tokenizer, request_settings
 from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
+from vllm_patches.tandem.speculative.request_check import fault_of
 
 
 class RequestRules:
@@ -38,6 +39,8 @@ class RequestRules:
         extra = (params.extra_args or {}).get(CONFIG_KEY)
         settings = request_settings(self.config, extra, request.prompt_token_ids, params.seed)
         check_request_settings(settings, self.mode, params.structured_outputs is not None)
+        if self.mode == "speculative":
+            self._check_speculative(params, len(request.prompt_token_ids))
         kind = settings.params.strategy.boundary
         # An engine does not start without the set that its own strategy reads.
         if kind not in (None, self.config.defaults.strategy.boundary) and not self._boundaries.of(kind):
@@ -47,6 +50,17 @@ class RequestRules:
                 "for it"
             )
         return settings
+
+    def _check_speculative(self, params, prompt_length: int) -> None:
+        fault = fault_of(params)
+        if fault:
+            raise ValueError(fault)
+        limit = self._model_config.max_model_len - 2
+        if prompt_length > limit:
+            raise ValueError(
+                f"the prompt has {prompt_length} tokens, and in the speculative mode at most {limit} fit with a token "
+                "to generate (max_model_len - 2)"
+            )
 
     @functools.cached_property
     def _boundaries(self) -> BoundarySets:

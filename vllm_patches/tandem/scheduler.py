@@ -31,6 +31,7 @@ class TandemScheduler(Scheduler):
         guard.require("tandem")
         super().__init__(*args, **kwargs)
         self._rules = RequestRules(self.vllm_config)
+        self._tandem_config = self._rules.config
         self._refused: list[Request] = []
         if self._rules.mode == "lazy":
             self.kv_cache_manager.allocate_slots = _without_caching_decodes(self.kv_cache_manager.allocate_slots)
@@ -44,15 +45,14 @@ class TandemScheduler(Scheduler):
         request.tandem_authors = []
         try:
             settings = self._rules.check(request)
-            # The front end may end a response at a stop string, and the mask of word_align 'before' cannot be
-            # recomputed. All other masks are sent once, at the end.
-            request.tandem_sends_each_author = (
-                bool(request.sampling_params.stop) or settings.params.word_align == "before"
-            )
         except ValueError as fault:
             logger.error("Request %s is refused: %s", request.request_id, fault)
             self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
             self._refused.append(request)
+            return
+        # The front end may end a response at a stop string, and the mask of word_align 'before' cannot be recomputed.
+        # All other masks are sent once, at the end.
+        request.tandem_sends_each_author = bool(request.sampling_params.stop) or settings.params.word_align == "before"
 
     def update_from_output(self, scheduler_output, model_runner_output) -> dict[int, EngineCoreOutputs]:
         sampled = scheduler_output.num_scheduled_tokens
@@ -84,19 +84,22 @@ class TandemScheduler(Scheduler):
     def _attach_authorship(self, output: EngineCoreOutput, request: Request, model_runner_output) -> None:
         """Record the author of a new token; send the mask when the request ends, or each author with its token."""
         if output.new_token_ids:
-            if len(output.new_token_ids) != 1:
-                raise RuntimeError(
-                    f"a tandem step emitted {len(output.new_token_ids)} tokens; expected one per request"
-                )
-            author = model_runner_output.tandem_authors[model_runner_output.req_id_to_index[output.request_id]]
-            request.tandem_authors.append(author)
+            row = model_runner_output.req_id_to_index[output.request_id]
+            authors = self._authors_of(output.new_token_ids, model_runner_output.tandem_authors[row])
+            request.tandem_authors.extend(authors)
             if request.tandem_sends_each_author:
-                output.routed_experts = encode_authorship([author])
+                output.routed_experts = encode_authorship(authors)
         if output.finish_reason is not None:
             if not request.tandem_sends_each_author:
                 output.routed_experts = encode_authorship(request.tandem_authors)
             if RESPONSES_KEY not in (request.sampling_params.extra_args or {}):
                 output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
+
+    def _authors_of(self, new_token_ids: list[int], author: int) -> list[int]:
+        """The authors of a step's new tokens, from what the model runner said of the request."""
+        if len(new_token_ids) != 1:
+            raise RuntimeError(f"a tandem step emitted {len(new_token_ids)} tokens; expected one per request")
+        return [author]
 
 
 def _without_caching_decodes(allocate_slots):

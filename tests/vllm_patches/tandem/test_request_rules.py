@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vllm_patches.tandem.config import CONFIG_KEY, check_models
-from vllm_patches.tandem.request_rules import RequestRules
-from vllm_patches.tandem.request_states import RequestStates
+pytest.importorskip("vllm")
+
+from vllm_patches.tandem.config import CONFIG_KEY, check_models  # noqa: E402
+from vllm_patches.tandem.request_rules import RequestRules  # noqa: E402
+from vllm_patches.tandem.request_states import RequestStates  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_requests import random_settings  # noqa: E402

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from vllm.logger import init_logger
-from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.request import Request, RequestStatus
 
 from vllm_patches import guard
-from vllm_patches.tandem.frontend import encode_authorship
-from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 from vllm_patches.tandem.scheduler import TandemScheduler
 from vllm_patches.tandem.speculative.draft_length import DraftLength
-from vllm_patches.tandem.speculative.request_check import fault_of
-
-logger = init_logger(__name__)
 
 
 class SpeculativeScheduler(TandemScheduler):
@@ -39,15 +32,6 @@ class SpeculativeScheduler(TandemScheduler):
         if room > 0:
             request.max_tokens = min(request.max_tokens, room)
         super().add_request(request)
-
-    def _fault_of(self, request: Request) -> str | None:
-        fault = super()._fault_of(request)
-        if fault is None and request.num_prompt_tokens + 1 >= self.max_model_len:
-            fault = (
-                f"the prompt has {request.num_prompt_tokens} tokens, and in the speculative mode at most "
-                f"{self.max_model_len - 2} fit with a token to generate (max_model_len - 2)"
-            )
-        return fault or fault_of(request.sampling_params)
 
     def update_from_output(self, scheduler_output, model_runner_output):
         self._hold_prompt_log_probs(model_runner_output)
@@ -75,14 +59,6 @@ class SpeculativeScheduler(TandemScheduler):
         for request_id in self._held_prompt_log_probs.keys() - self.requests.keys():
             del self._held_prompt_log_probs[request_id]
 
-    def _attach_authorship(self, output: EngineCoreOutput, request: Request, model_runner_output) -> None:
-        if not hasattr(request, "tandem_authors"):
-            request.tandem_authors = []
-        if output.new_token_ids:
-            authors = model_runner_output.tandem_authors[model_runner_output.req_id_to_index[output.request_id]]
-            # What follows a stop token was emitted by the worker and dropped by the scheduler.
-            authors = authors[: len(output.new_token_ids)]
-            request.tandem_authors.extend(authors)
-            output.routed_experts = encode_authorship(authors)
-        if output.finish_reason is not None:
-            output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
+    def _authors_of(self, new_token_ids: list[int], authors: list[int]) -> list[int]:
+        # What follows a stop token was emitted by the worker and dropped by the scheduler.
+        return authors[: len(new_token_ids)]
