@@ -123,9 +123,10 @@ def survives(module: str, path: Path, source: str, pytest_arguments: list[str], 
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         sys.meta_path.insert(0, _MutatedModule(module, path, source))
-        import pytest
-
         try:
+            import pytest
+
+            _fewer_examples()
             code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *pytest_arguments])
         except BaseException:
             code = 1
@@ -139,6 +140,16 @@ def survives(module: str, path: Path, source: str, pytest_arguments: list[str], 
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return False
+
+
+def _fewer_examples() -> None:
+    """Make property tests try a few examples, the same ones for every mutant."""
+    from hypothesis import settings
+
+    settings.register_profile("mutants", max_examples=25, deadline=None, derandomize=True, database=None)
+    settings.load_profile("mutants")
+    # The suite's conftest would load its own; the class allows no plain assignment.
+    type.__setattr__(settings, "load_profile", staticmethod(lambda name: None))
 
 
 def main() -> int:
