@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nasty import GOLDS, nasty_rows
 
 from reward_fns import format as reward_format
-from reward_fns.answer import normal_form, split_unit, squeeze
+from reward_fns.answer import normal_form, squeeze
 from reward_fns.extract import extract_boxed, extract_phrase
 from reward_fns.gold import gold_answers
 from reward_fns.majority import majority_vote, read_answer
@@ -18,6 +18,7 @@ from reward_fns.numerals import read_number
 from reward_fns.result import VERL_KEYS, Score, Skip, to_verl
 from reward_fns.shapes import shape_of
 from reward_fns.text import clean
+from reward_fns.units import split_unit
 
 RESPONSE_REASONS = {
     "",
