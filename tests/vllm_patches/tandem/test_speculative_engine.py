@@ -82,6 +82,8 @@ def test_greedy_with_prompts_in_chunks_and_a_cold_and_a_warm_cache(engine, jobs,
     assert stats["acceptance"] == outcome["passed"] / outcome["tested"]
     assert engine.run(jobs) == expected
     assert engine.stats()["cached_tokens"] > 1000
+    length = engine.llm.llm_engine.engine_core.engine_core.scheduler.draft_length
+    assert length.current < length.bound == 4, "such acceptance is not worth four drafts of an equal junior"
 
 
 def test_sampled_token_for_token_and_the_same_in_other_company(engine, jobs, reference):

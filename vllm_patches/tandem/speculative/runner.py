@@ -199,10 +199,11 @@ class SpeculativeRunnerMixin:
     def _exclude_stops(self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor) -> None:
         """``min_tokens``: no stop token before that many tokens; changes ``logits`` in place."""
         of, stops, least = self._least_pairs
-        which, pair = torch.nonzero(requests[:, None] == of, as_tuple=True)
-        early = written[which] < least[pair]
-        at = (which, stops[pair])
-        logits[at] = torch.where(early, float("-inf"), logits[at])
+        early = (requests[:, None] == of) & (written[:, None] < least)
+        rows = torch.arange(len(logits), device=self.device)[:, None].expand(early.shape)
+        # Adding is right for requests that share a stop token, and waits for nothing from the device.
+        at = (rows, stops.expand(early.shape))
+        logits.index_put_(at, torch.where(early, float("-inf"), 0.0), accumulate=True)
 
     def first_unread(self) -> torch.Tensor:
         """(N,) where in its input a request's junior resumes: the token before the newest, or the start of a prompt."""
