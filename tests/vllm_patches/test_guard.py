@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import vllm  # noqa: E402
+
 import vllm_patches  # noqa: E402
 from vllm_patches import guard  # noqa: E402
 from vllm_patches.upstream import Fields, Signature, Source, Upstream  # noqa: E402
@@ -21,7 +23,10 @@ def fresh_cache():
 
 
 def test_every_symbol_of_the_installed_vllm_is_as_expected():
-    assert [row for row in guard.ledger() if row["status"] != "ok"] == []
+    areas = {upstream.area for upstream in guard.SYMBOLS}
+    if not vllm.__version__.startswith("0.28."):
+        areas.discard("speculative")  # written on 0.28; elsewhere the mode refuses to start where a symbol differs
+    assert [row for row in guard.ledger(areas) if row["status"] != "ok"] == []
 
 
 def test_the_ledger_in_prose_and_the_ledger_in_code_name_the_same_symbols():
