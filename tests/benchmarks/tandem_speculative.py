@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--strategy", default="word")
     parser.add_argument("--tokens", type=int, default=48, help="per request; three times as many at batch 1")
     parser.add_argument("--kv-gib", type=float, default=3.0)
+    parser.add_argument("--models", type=Path, help="keep the tuned pair here, or take it from here")
     parser.add_argument("--json", type=Path, required=True, help="rows are appended")
     options = parser.parse_args()
 
@@ -210,9 +211,11 @@ def main() -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    with tempfile.TemporaryDirectory() as folder:
-        save_pair(Path(folder), options.junior, options.agreement)
-        bench = Bench(Path(folder), max(options.drafts), max(options.batches), int(options.kv_gib * 2**30))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.models or Path(scratch)
+        if not (folder / "junior").is_dir():
+            save_pair(folder, options.junior, options.agreement)
+        bench = Bench(folder, max(options.drafts), max(options.batches), int(options.kv_gib * 2**30))
         for batch in options.batches:
             for context in options.contexts:
                 num_tokens = options.tokens * (3 if batch == 1 else 1)
