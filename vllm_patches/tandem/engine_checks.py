@@ -116,10 +116,6 @@ def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, s
             "LoRA in the speculative mode: the drafter knows no adapters; set mode to 'lock_step'",
         ),
         (
-            model.logprobs_mode not in ("raw_logprobs", "raw_logits"),
-            f"logprobs_mode is {model.logprobs_mode!r}: the speculative mode returns raw ones",
-        ),
-        (
             any("SpeculativeRequestCheck" not in str(one) for one in processors),
             "custom logits processors are on: they would not reach the tokens that the junior writes",
         ),

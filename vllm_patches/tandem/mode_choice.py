@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SMALL_JUNIOR = 0.5  # of the senior's parameters; measured at a quarter of the layers
+LARGEST_DRAFTER = 1.05  # of the senior's parameters; measured at 1 and at a quarter of the layers
 
 
 def choose_mode(
@@ -27,9 +27,9 @@ def choose_mode(
     share = None if senior_model is None else parameter_share(junior_model, senior_model)
     if share is None:
         return "lazy", "on a CPU, the models' sizes unknown, it is never far from the best"
-    if share <= SMALL_JUNIOR:
+    if share <= LARGEST_DRAFTER:
         return "speculative", f"on a CPU with a junior of {share:.0%} of the senior's size it measured cheapest"
-    return "lazy", f"on a CPU with a junior of {share:.0%} of the senior's size, a single response measured cheapest"
+    return "lazy", f"the junior has {share:.0%} of the senior's size, too dear for drafts"
 
 
 def parameter_share(junior_model: str, senior_model: str) -> float | None:

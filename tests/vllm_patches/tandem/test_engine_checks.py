@@ -79,7 +79,6 @@ def test_the_speculative_engine_passes_and_its_drafter_is_the_junior(configurati
         (dict(tandem=dict(junior_dtype="bfloat16")), "junior_dtype differs"),
         (dict(tandem=dict(junior_trust_remote_code=True)), "junior_trust_remote_code differs"),
         (dict(enable_lora=True), "LoRA in the speculative mode"),
-        (dict(logprobs_mode="processed_logprobs"), "logprobs_mode is 'processed_logprobs'"),
         (dict(logits_processors=["some.module:Processor"]), "custom logits processors are on"),
         (dict(data_parallel_size=2), "data parallelism"),
     ],

@@ -31,8 +31,13 @@ def test_on_a_cpu_the_sizes_decide(models):
     senior = str(models["senior"])
     assert parameter_share(str(models["near"]), senior) == 1
     assert 0.1 < parameter_share(str(models["one_head"]), senior) < 0.5
-    for junior, mode in (("near", "lazy"), ("one_head", "speculative")):
-        chosen, reason = choose_mode("auto", "after", str(models[junior]), senior, lora=False, on_gpu=False)
+    for senior, junior, mode in (
+        ("senior", "near", "speculative"),
+        ("senior", "one_head", "speculative"),
+        ("one_head", "senior", "lazy"),
+    ):
+        pair = str(models[junior]), str(models[senior])
+        chosen, reason = choose_mode("auto", "after", *pair, lora=False, on_gpu=False)
         assert chosen == mode
         assert "%" in reason
-    assert choose_mode("auto", "after", "no/such-model", senior, lora=False, on_gpu=False)[0] == "lazy"
+    assert choose_mode("auto", "after", "no/such-model", str(models["senior"]), lora=False, on_gpu=False)[0] == "lazy"

@@ -9,6 +9,8 @@ from safetensors.torch import load_file
 
 pytest.importorskip("vllm")
 
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
+
 SMALL = dict(max_model_len=384)
 
 
@@ -56,3 +58,28 @@ def test_a_junior_beside_a_senior_without_weights_has_its_own(open_engine, model
     assert not any(p.requires_grad for p in engine.runner.junior.parameters())
     senior = load_file(models["senior"] / "model.safetensors")
     assert not torch.equal(engine.runner.get_model().lm_head.weight, senior["lm_head.weight"])
+
+
+def test_processed_log_probs_are_those_of_the_law_that_was_sampled(open_engine, models, jobs, reference_with):
+    """What trainers ask for: log-probs after temperature and top-p, by the writer."""
+    settings = dict(junior_model=str(models["near"]), mode="speculative")
+    engine = open_engine(models["senior"], settings, logprobs_mode="processed_logprobs", **SMALL)
+    written = engine.run(jobs[:6], seed=3, temperature=0.8, top_p=0.95, logprobs=0)
+    seen = set()
+    for job, one, output in zip(jobs, written, engine.outputs, strict=False):
+        text, start = torch.tensor([job.prompt + one.token_ids]), len(job.prompt) - 1
+        with torch.inference_mode():
+            laws = [
+                apply_top_k_top_p(
+                    reference_with("near").models[m](text).logits[0, start:-1] / 0.8,
+                    None,
+                    torch.full((len(one.mask),), 0.95),
+                ).log_softmax(-1)
+                for m in (0, 1)
+            ]
+        for k, (token, author) in enumerate(zip(one.token_ids, one.mask, strict=True)):
+            assert output.outputs[0].logprobs[k][token].logprob == pytest.approx(
+                float(laws[author][k, token]), abs=2e-3
+            )
+        seen |= set(one.mask)
+    assert seen == {0, 1}

@@ -10,9 +10,9 @@ from vllm.v1.sample.sampler import Sampler
 
 
 def log_probs_of(logits: torch.Tensor, tokens: torch.Tensor, number: int, mode: str) -> LogprobsTensors:
-    """Log-probs of ``tokens`` (N,) and of the ``number`` likeliest, from raw logits (N, V); raw logits instead under
-    ``logprobs_mode`` ``raw_logits``."""
-    values = logits.float() if mode == "raw_logits" else Sampler.compute_logprobs(logits)
+    """Log-probs of ``tokens`` (N,) and of the ``number`` likeliest, from logits (N, V), raw or processed as the
+    engine's ``logprobs_mode`` says; the logits themselves where it asks for those."""
+    values = logits.float() if mode.endswith("logits") else Sampler.compute_logprobs(logits)
     return Sampler.gather_logprobs(values, number, tokens)
 
 

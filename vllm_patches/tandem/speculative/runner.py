@@ -152,7 +152,7 @@ class SpeculativeRunnerMixin:
         )
         wanted = logits[rows]
         own = torch.full((num_requests, width), NOTHING, dtype=torch.int64, device=self.device)
-        own[requests, positions] = self._draw(wanted, requests, self._written[requests] + positions)
+        own[requests, positions], processed = self._draw(wanted, requests, self._written[requests] + positions)
         drafts, authors = self._to_device(this.drafts), self._to_device(this.authors)
         emitted, self._counts = settle(drafts, self._num_drafts, authors, own)
         # At width 1 vLLM takes every row for a sampled token.
@@ -165,7 +165,8 @@ class SpeculativeRunnerMixin:
             log_probs = empty_table(num_requests * width, number + 1, self.device)
             target = requests * width + positions
             if len(requests):  # the compiled rank kernel takes no empty batch
-                kept = log_probs_of(wanted, own[requests, positions], number, mode)
+                reported = processed if mode.startswith("processed") else wanted
+                kept = log_probs_of(reported, own[requests, positions], number, mode)
                 for whole, part in zip(log_probs[:3], kept[:3], strict=True):
                     whole[target] = part.to(whole.dtype)
             by_junior = (this.authors[:, :-1] == JUNIOR) & (np.arange(this.drafts.shape[1]) < this.num_drafts[:, None])
@@ -173,8 +174,11 @@ class SpeculativeRunnerMixin:
         self._draft_log_probs.start(ids)
         return SamplerOutput(sampled_token_ids=emitted.int(), logprobs_tensors=log_probs)
 
-    def _draw(self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
-        """(M,) samples of ``logits`` (M, V) under each request's own parameters.
+    def _draw(
+        self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(M,) samples of ``logits`` (M, V) under each request's own parameters, and the logits (M, V) of the law that
+        they were drawn from.
 
         Args:
             logits: raw; left as they are.
@@ -187,14 +191,14 @@ class SpeculativeRunnerMixin:
             self._exclude_stops(logits, requests, written)
         greedy = None if metadata.all_random else logits.argmax(dim=-1)
         if metadata.all_greedy:
-            return greedy
+            return greedy, logits
         temperature = metadata.temperature[requests]
         cold = temperature < GREEDY_BELOW
         logits.div_(torch.where(cold, 1.0, temperature)[:, None])
         top_k, top_p = (None if values is None else values[requests] for values in (metadata.top_k, metadata.top_p))
         logits = apply_top_k_top_p(logits, top_k, top_p)
         sampled = draw(logits, self._keys[requests], self._resumed_len[requests] + written)
-        return sampled if greedy is None else torch.where(cold, greedy, sampled)
+        return sampled if greedy is None else torch.where(cold, greedy, sampled), logits
 
     def _exclude_stops(self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor) -> None:
         """``min_tokens``: no stop token before that many tokens; changes ``logits`` in place."""
@@ -217,10 +221,11 @@ class SpeculativeRunnerMixin:
         finally:
             self._junior_samples = False
         every = torch.arange(len(logits), device=self.device)
-        tokens = self._draw(logits, every, self._written + self._counts + ahead)
-        number = self.input_batch.sampling_metadata.max_num_logprobs
+        tokens, processed = self._draw(logits, every, self._written + self._counts + ahead)
+        number, mode = self.input_batch.sampling_metadata.max_num_logprobs, self.model_config.logprobs_mode
         if number is not None:
-            self._draft_log_probs.add(log_probs_of(logits, tokens, number, self.model_config.logprobs_mode))
+            reported = processed if mode.startswith("processed") else logits
+            self._draft_log_probs.add(log_probs_of(reported, tokens, number, mode))
         return tokens
 
     def sample_tokens(self, grammar_output):
