@@ -34,7 +34,7 @@ _NAME_COMMANDS = re.compile(
     r"tan|cot|sec|csc|det|dim|gcd|lcm|deg|arg|Re|Im|Pr|alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|"
     r"lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega|ell)(?![A-Za-z])"
 )
-_DERIVATIVE = re.compile(r"\\frac\{d\^?2?\s*[A-Za-z]?\}\{d[A-Za-z](?:\^2)?\}")
+_DERIVATIVE = re.compile(r"\\frac\s*\{\s*d\s*\^?2?\s*[A-Za-z]?\s*\}\s*\{\s*d\s*[A-Za-z]\s*(?:\^2)?\s*\}")
 _QUOTIENT = re.compile(
     r"\\frac\{\s*[A-Za-z]{1,2}\s*\}\{\s*[A-Za-z]{1,2}\s*\}|[A-Za-z]{1,2}\s*[:/]\s*[A-Za-z]{1,2}(?:\s*:\s*[A-Za-z]{1,2})*"
 )
@@ -279,7 +279,7 @@ class _Comparison:
 
     def _same_quantity(self, gold: str, pred: str) -> bool:
         gold_letter = letter_of(gold)
-        if gold_letter is not None:
+        if gold_letter is not None and (gold_letter not in "ie" or letter_of(pred) is not None):
             return letter_of(pred) == gold_letter
         if is_word(gold) or is_word(pred):
             return words_in(gold) == words_in(pred) and not _is_other_case(gold, pred)

@@ -153,7 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--require-clean", action="store_true", help="exit with 1 when a wrong row is accepted")
     options = parser.parse_args(arguments)
     wrong_accepted = 0
-    with Pool(options.workers) as pool:
+    module = [options.grader.partition(":")[0]] if ":" in options.grader else []
+    with Pool(options.workers, preload=("reward_fns.algebra", *module)) as pool:
         for path in options.path:
             try:
                 rows = read_table(path)

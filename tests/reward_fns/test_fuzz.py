@@ -55,7 +55,10 @@ def run(count, seed):
     rows = list(nasty_rows(count, seed))
     for start in range(0, count, 2000):
         part = rows[start : start + 2000]
-        check(score_batch([response for response, _ in part], [gold for _, gold in part], time_limit=2.0))
+        results = score_batch([response for response, _ in part], [gold for _, gold in part], time_limit=2.0)
+        check(results)
+        limits = {"time_out", "out_of_memory", "crash"}
+        assert [row for row, result in zip(part, results, strict=True) if result.reason in limits] == []
 
 
 @pytest.mark.timeout(300)
