@@ -12,6 +12,7 @@ from recipes.errors import RunError
 from recipes.serl.collection import Collection, vote_metrics
 from recipes.serl.journal import Journal
 from recipes.serl.judging import labelled_samples
+from recipes.serl.label_history import LabelHistory
 from recipes.serl.schedule import Schedule
 from recipes.serl.settings import SerlSettings
 from recipes.serl.sources import Source
@@ -39,6 +40,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
         vote = self.settings.vote
         self.alarm = CollapseAlarm(vote.alarm_window, vote.alarm_agreement, vote.alarm_same_answer)
         self.alarm_reason = ""
+        self.labels = LabelHistory()
         super().__init__(config)
 
     def _init_dataloader(self) -> None:
@@ -76,6 +78,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
             "trained_prompts": self.trained_prompts,
             "skipped_steps": self.skipped_steps,
             "alarm": self.alarm.state_dict(),
+            "labels": self.labels.state_dict(),
         }
         # verl names the checkpoint as the latest at the end of its save, so the state has to be there before.
         state.save(state.step_folder(self.config, self.global_steps) / STATE_FILE, content)
@@ -91,6 +94,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self._set_journal_back(content["journal"])
         self.trained_prompts, self.skipped_steps = content["trained_prompts"], content["skipped_steps"]
         self.alarm.load_state_dict(content["alarm"])
+        self.labels.load_state_dict(content["labels"])
         self._end_when_finished()
 
     def _set_journal_back(self, offsets: dict[str, int]) -> None:
@@ -108,6 +112,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self.trained_prompts += trained
         self.skipped_steps = 0 if trained else self.skipped_steps + 1
         metrics.update(vote_metrics(collection.groups, collection.trained))
+        metrics.update(self.labels.observe(collection.groups))
         metrics.update({f"serl/instructions/{name}": n for name, n in self.source.take_counts().items()})
         metrics.update(
             {

@@ -139,6 +139,7 @@ def make(tq, tokenizer, tmp_path):
     from recipes.launch.composition import compose_config
     from recipes.serl.adapters.trainer import SerlTrainer
     from recipes.serl.journal import Journal
+    from recipes.serl.label_history import LabelHistory
     from recipes.serl.schedule import Schedule
     from recipes.serl.settings import SerlSettings
     from reward_fns.majority import CollapseAlarm
@@ -160,7 +161,7 @@ def make(tq, tokenizer, tmp_path):
         trainer.schedule = Schedule(instructions_num_per_iteration=1000, prompts_per_step=4, responses_per_prompt=N)
         trainer.total_training_steps = 1000
         trainer.trained_prompts = trainer.skipped_steps = 0
-        trainer.alarm, trainer.alarm_reason = CollapseAlarm(window=8), ""
+        trainer.alarm, trainer.alarm_reason, trainer.labels = CollapseAlarm(window=8), "", LabelHistory()
         trainer.reward_faults, trainer.group_hook = RewardFaults(skip_share=0.3), None
         trainer.use_critic, trainer.use_reference_policy, trainer.ref_in_actor = False, True, False
         trainer.kl_ctrl_in_reward = core_algos.get_kl_controller(config.algorithm.kl_ctrl)
