@@ -1,20 +1,23 @@
 """A model behind an OpenAI-compatible endpoint: vLLM's server, or another."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from recipes.common import sampling as shared
+from recipes.common.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.handoff import Part, Turn
-from recipes.evaluation.sample_store import Sample
-from recipes.evaluation.sampling import OnDone, Request, Sampling
+from recipes.evaluation.sample_store import responses_of
+from recipes.evaluation.sampling import OnDone
+from recipes.evaluation.vllm_engine import part_of, part_sampling, requests_of
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
 
 
-class EndpointEngine:
-    """A model behind a URL, asked through `reward_fns.endpoint`. The key comes from OPENAI_API_KEY."""
+class EndpointEngine(shared.EndpointEngine):
+    """A model behind a URL. The key comes from OPENAI_API_KEY."""
 
     def __init__(
         self,
@@ -32,130 +35,61 @@ class EndpointEngine:
         Args:
             url: with its path, such as http://host:8000/v1.
             model: name under which the endpoint serves the model.
-            tokenizer: the model's, for who asks by token ids.
+            tokenizer: the model's, for prompts as token ids.
             concurrency: most problems in flight.
             timeout: seconds for one request.
             max_retries: of a request that times out or meets a server error, with growing pauses.
             extra_body: further keys of every request.
         """
-        self._settings = EndpointSettings(
-            url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency
-        )
+        settings = EndpointSettings(url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency)
+        super().__init__(settings, extra_body=extra_body)
         self.tokenizer = tokenizer
-        self._extra_body = dict(extra_body or {})
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
+    def write(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
         """Write n responses to every request; problems that finish before a fault are handed over.
 
         Raises:
             EnvironmentProblem: the endpoint does not answer, or refuses a request.
         """
 
-        async def generate(endpoint: Endpoint) -> None:
-            async def ask(request: Request) -> None:
-                on_done(request.problem, await self._ask(endpoint, request, sampling))
+        def keep(request: Request, found: Answer | EndpointError) -> None:
+            if isinstance(found, EndpointError):
+                raise found
+            on_done(request.key, responses_of(request.key, found))
 
-            await _each(requests, ask)
-
-        self._run(generate)
+        _explained(lambda: self.generate(requests, sampling, keep))
 
     @property
     def model_length(self) -> int:
-        """Tokens of the context window, as vLLM's server tells them.
+        """Tokens of the context window, as vLLM's server states them.
 
         Raises:
-            EnvironmentProblem: the endpoint does not answer, does not serve the model, or does not tell.
+            EnvironmentProblem: the endpoint does not answer, does not serve the model, or does not state it.
         """
-        served = self._run(lambda endpoint: endpoint.served_models())
-        url, model = self._settings.url, self._settings.model
-        if model not in served:
-            raise EnvironmentProblem(f"{url} serves {', '.join(sorted(served))}, not {model}")
-        if served[model] is None:
-            raise EnvironmentProblem(f"{url} does not tell how long its context is, as vLLM's server does")
-        return served[model]
+        return _explained(lambda: super(EndpointEngine, self).model_length)
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends, as `VllmEngine` has it.
 
         Raises:
-            EnvironmentProblem: the endpoint does not answer, or is no vLLM server, which alone speaks in token ids.
+            EnvironmentProblem: the endpoint does not answer, or is no vLLM server, which alone takes token ids.
         """
-        return self._run(
-            lambda endpoint: _each(turns, lambda turn: self._ask_part(endpoint, turn, sampling, separator))
-        )
+        chosen = part_sampling(sampling, separator)
 
-    def _run(self, work: Callable[[Endpoint], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
-            async with Endpoint(self._settings) as endpoint:
-                return await work(endpoint)
+        async def ask(endpoint: Endpoint) -> list[Answer]:
+            return await asyncio.gather(*(self.ask(endpoint, request, chosen) for request in requests_of(turns)))
 
-        try:
-            return asyncio.run(run())
-        except (EndpointError, ExceptionGroup) as errors:
-            first = _first(errors)
-            if not isinstance(first, EndpointError):
-                raise first from None
-            raise EnvironmentProblem(f"{first}; finished problems are kept, run again to continue") from first
-
-    def _body(self, sampling: Sampling, seed: int) -> dict[str, Any]:
-        return {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k if sampling.top_k > 0 else None,
-            "seed": seed if sampling.temperature > 0 else None,
-        }
-
-    async def _ask_part(self, endpoint: Endpoint, turn: Turn, sampling: Sampling, separator: str) -> Part:
-        answer: Answer = await endpoint.complete(
-            turn.token_ids,
-            **self._body(sampling, turn.seed),
-            max_tokens=turn.most,
-            stop=[separator, *sampling.stop],
-            return_token_ids=True,
-            include_stop_str_in_output=True,
-            **self._extra_body,
-        )
-        (written,) = answer.completions
-        if written.token_ids is None:
+        answers = _explained(lambda: self.run(ask))
+        if any(answer.completions[0].token_ids is None for answer in answers):
             raise EnvironmentProblem(
-                f"{self._settings.url} answers without token ids, which vLLM's server gives; no handoff"
+                f"{self.settings.url} answers without token ids, which vLLM's server gives; no handoff"
             )
-        return Part(list(written.token_ids), written.finish_reason == "stop" and written.stop_reason != separator)
-
-    async def _ask(self, endpoint: Endpoint, request: Request, sampling: Sampling) -> list[Sample]:
-        body = self._body(sampling, request.seed) | {
-            "n": sampling.n,
-            "max_tokens": sampling.max_tokens,
-            "stop": list(sampling.stop) or None,
-        }
-        answer: Answer
-        if request.token_ids is not None:
-            answer = await endpoint.complete(request.token_ids, **body, return_token_ids=True, **self._extra_body)
-        else:
-            answer = await endpoint.chat(request.messages or [], **body, **self._extra_body)
-        alone = answer.completion_tokens if sampling.n == 1 else None
-        return [
-            Sample(
-                problem=request.problem,
-                sample=number,
-                response=written.text,
-                tokens=len(written.token_ids) if written.token_ids is not None else -1 if alone is None else alone,
-                finish_reason=written.finish_reason,
-                prompt_tokens=-1 if answer.prompt_tokens is None else answer.prompt_tokens,
-            )
-            for number, written in enumerate(answer.completions)
-        ]
+        return [part_of(answer, separator) for answer in answers]
 
 
-async def _each(items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """What `work` gives for every item, in order; the first fault ends all."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work(item)) for item in items]
-    return [task.result() for task in tasks]
-
-
-def _first(error: Exception) -> Exception:
-    """The error itself, or the first single one of a group, which may hold groups."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _explained(work: Callable[[], Any]) -> Any:
+    """What `work` returns; a fault of the endpoint says what to do."""
+    try:
+        return work()
+    except EndpointError as error:
+        raise EnvironmentProblem(f"{error}; finished problems are kept, run again to continue") from error

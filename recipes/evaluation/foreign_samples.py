@@ -10,7 +10,7 @@ from typing import Any
 
 from recipes.errors import DataError
 from recipes.evaluation.problem import Problem
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -25,7 +25,7 @@ def is_lighteval(rows: Rows) -> bool:
     return {"doc", "model_response"} <= rows[0].keys() or {"full_prompt", "predictions"} <= rows[0].keys()
 
 
-def read_foreign(rows: Rows, problems: Sequence[Problem], where: str) -> dict[str, list[Sample]]:
+def read_foreign(rows: Rows, problems: Sequence[Problem], where: str) -> dict[str, list[SampledResponse]]:
     """The responses in a sample file of another harness, by problem id.
 
     Args:
@@ -36,7 +36,7 @@ def read_foreign(rows: Rows, problems: Sequence[Problem], where: str) -> dict[st
             options alone cannot be graded again).
     """
     finder = _Finder(problems)
-    found: dict[str, list[Sample]] = {}
+    found: dict[str, list[SampledResponse]] = {}
     unknown = []
     for texts, responses in _lm_eval(rows) if is_lm_eval(rows) else _lighteval(rows):
         problem = finder.find(texts)
@@ -51,7 +51,7 @@ def read_foreign(rows: Rows, problems: Sequence[Problem], where: str) -> dict[st
                 "options by log-likelihood cannot be graded again"
             )
         found[problem] = [
-            Sample(problem, number, text, tokens, "unknown") for number, (text, tokens) in enumerate(responses)
+            SampledResponse(problem, number, text, tokens, "unknown") for number, (text, tokens) in enumerate(responses)
         ]
     if unknown:
         raise DataError(

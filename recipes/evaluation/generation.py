@@ -6,6 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from recipes.common.sampling import Request, Sampling
 from recipes.errors import ConfigError, EnvironmentProblem
 from recipes.evaluation import handoff, legibility
 from recipes.evaluation.benchmark import Benchmark
@@ -13,8 +14,8 @@ from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.problem import Problem
 from recipes.evaluation.prompts import encode, messages
-from recipes.evaluation.sample_store import Sample, SampleStore
-from recipes.evaluation.sampling import OnDone, Request, Sampling, problem_seed, resolve
+from recipes.evaluation.sample_store import SampledResponse, SampleStore
+from recipes.evaluation.sampling import OnDone, problem_seed, resolve
 from recipes.evaluation.settings import ModelSpec, Settings
 from recipes.evaluation.sharded_engine import ShardedEngine
 from recipes.evaluation.tandem_engine import TandemEngine
@@ -24,7 +25,9 @@ WORD_KEYS = ("prob_own", "max_gap_tokens")
 
 
 def legibility_of(
-    settings: Settings, benchmarks: Sequence[Benchmark], texts: Mapping[tuple[str, str], Mapping[str, Sequence[Sample]]]
+    settings: Settings,
+    benchmarks: Sequence[Benchmark],
+    texts: Mapping[tuple[str, str], Mapping[str, Sequence[SampledResponse]]],
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Cross-entropy of the partner model on every model's responses, keyed by (model, benchmark).
 
@@ -63,7 +66,7 @@ def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str
     return text[: min(ends)] if ends else text
 
 
-def ignore(problem: str, samples: Sequence[Sample]) -> None:
+def ignore(problem: str, samples: Sequence[SampledResponse]) -> None:
     """Do nothing when a problem is finished."""
 
 
@@ -110,7 +113,7 @@ class Generator:
                 "sampling.temperature and sampling.max_tokens instead"
             ) from error
 
-    def samples(self, benchmark: Benchmark, name: str, on_done: OnDone = ignore) -> dict[str, list[Sample]]:
+    def samples(self, benchmark: Benchmark, name: str, on_done: OnDone = ignore) -> dict[str, list[SampledResponse]]:
         """All responses to a benchmark, finished problems taken from `output_dir/name`.
 
         Args:
@@ -129,14 +132,14 @@ class Generator:
                 "model": self.source,
                 "benchmark": benchmark.fingerprint,
                 "benchmark_prompt": benchmark.prompt,
-                "sampling": asdict(sampling),
+                "sampling": asdict(sampling) | {"seed": settings.sampling["seed"]},
                 "prompt": asdict(settings.prompt),
                 "handoff": self._handoff_settings(),
             },
             sampling.n,
         )
 
-        def keep(problem: str, samples: Sequence[Sample]) -> None:
+        def keep(problem: str, samples: Sequence[SampledResponse]) -> None:
             store.add(problem, samples)
             on_done(problem, samples)
 
@@ -146,7 +149,7 @@ class Generator:
                 self._hand_off(benchmark, left, keep)
             elif left:
                 requests = [self._request(benchmark, problem) for problem in left]
-                self._engine("model").generate(requests, sampling, keep)
+                self._engine("model").write(requests, sampling, keep)
             return {problem.id: store.finished[problem.id] for problem in benchmark.problems}
         finally:
             store.close()
@@ -173,8 +176,8 @@ class Generator:
                     f"{self._spec.name}: a bare prompt for an endpoint needs its tokenizer; give the model as "
                     "{endpoint: ..., model: ..., tokenizer: ...}"
                 )
-            return Request(problem.id, None, messages(problem, benchmark, self._settings.prompt), seed)
-        return Request(problem.id, encode(tokenizer, problem, benchmark, self._settings.prompt), None, seed)
+            return Request(problem.id, messages(problem, benchmark, self._settings.prompt), seed)
+        return Request(problem.id, encode(tokenizer, problem, benchmark, self._settings.prompt), seed)
 
     def _known_tokenizer(self) -> Any:
         return self._engine("model").tokenizer
@@ -225,13 +228,13 @@ class Generator:
             ("model", "partner") if settings.handoff["starts"] == "model" else ("partner", "model"),
             [handoff.shared_budget(sampling.max_tokens, window, len(prompt)) for prompt, _ in rows],
             [
-                (problem_seed(sampling.seed, benchmark.name, problem.id) + 1_000_003 * number) & 0x7FFFFFFF
+                (problem_seed(settings.sampling["seed"], benchmark.name, problem.id) + 1_000_003 * number) & 0x7FFFFFFF
                 for problem in problems
                 for number in range(sampling.n)
             ],
             settings.handoff["max_rounds"],
         )
-        responses: dict[int, dict[int, Sample]] = {}
+        responses: dict[int, dict[int, SampledResponse]] = {}
         for row, response in ended:
             position, number = divmod(row, sampling.n)
             problem = problems[position]
@@ -243,7 +246,7 @@ class Generator:
                 "model",
                 lambda ids: model.tokenizer.decode(ids, skip_special_tokens=True),
             )
-            mine[number] = Sample(
+            mine[number] = SampledResponse(
                 problem.id,
                 number,
                 text,

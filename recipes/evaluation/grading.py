@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from recipes.evaluation.denominators import UNPARSABLE
 from recipes.evaluation.mmlu_pro import LETTERS, guess_is_right
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 from reward_fns import math, multiple_choice
 from reward_fns.majority import majority_vote
 from reward_fns.result import Score
@@ -36,7 +36,7 @@ class Grade:
 
 def grade(
     kind: Kind,
-    samples: Mapping[str, Sequence[Sample]],
+    samples: Mapping[str, Sequence[SampledResponse]],
     golds: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
     *,
@@ -82,13 +82,13 @@ def _guess(options: int, gold: Any) -> bool:
     return guess_is_right(options, LETTERS.index(multiple_choice.gold_letter(gold, LETTERS)))
 
 
-def _judge(kind: Kind, chunk: Sequence[tuple[str, Sample]], golds: Mapping[str, Any], options: dict) -> list:
+def _judge(kind: Kind, chunk: Sequence[tuple[str, SampledResponse]], golds: Mapping[str, Any], options: dict) -> list:
     if kind == "math":
         return math.score_batch([s.response for _, s in chunk], [golds[problem] for problem, _ in chunk], **options)
     return [multiple_choice.score(sample.response, golds[problem], **options) for problem, sample in chunk]
 
 
-def _with_classes(kind: Kind, samples: Sequence[Sample], grades: list[Grade], options) -> list[Grade]:
+def _with_classes(kind: Kind, samples: Sequence[SampledResponse], grades: list[Grade], options) -> list[Grade]:
     if kind == "multiple_choice":
         named = [grade.answer or None for grade in grades]
     else:

@@ -28,7 +28,7 @@ from recipes.evaluation.paired import compare
 from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.run_card import run_card
 from recipes.evaluation.running_grader import RunningGrader
-from recipes.evaluation.sample_store import Sample, read_samples
+from recipes.evaluation.sample_store import SampledResponse, read_samples
 from recipes.evaluation.settings import Settings, read_settings
 from recipes.evaluation.sources import read_rows
 from reward_fns.errors import RewardError
@@ -57,7 +57,7 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
     cards: dict[str, Any] = {}
-    texts: dict[tuple[str, str], Mapping[str, Sequence[Sample]]] = {}
+    texts: dict[tuple[str, str], Mapping[str, Sequence[SampledResponse]]] = {}
     for name, responses in _responses(settings, benchmarks, cards):
         for benchmark, samples, graded in responses:
             if graded is None:
@@ -140,12 +140,12 @@ def _graded(settings: Settings, benchmark: Benchmark, generator: Generator, name
         grader.close()
 
 
-def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[Sample]]:
+def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[SampledResponse]]:
     """Saved responses by problem: a file of ours, or a sample file of lm-evaluation-harness or lighteval."""
     rows = read_rows(path)
     if is_lm_eval(rows) or is_lighteval(rows):
         return read_foreign(rows, benchmark.problems, str(path))
-    found: dict[str, dict[int, Sample]] = {}
+    found: dict[str, dict[int, SampledResponse]] = {}
     for sample in read_samples(path)[1]:
         found.setdefault(sample.problem, {})[sample.sample] = sample
     known = {problem.id for problem in benchmark.problems}
@@ -156,7 +156,9 @@ def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[Sample]]:
     return {problem: [samples[index] for index in sorted(samples)] for problem, samples in found.items()}
 
 
-def _grade(settings: Settings, benchmark: Benchmark, samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[Grade]]:
+def _grade(
+    settings: Settings, benchmark: Benchmark, samples: Mapping[str, Sequence[SampledResponse]]
+) -> dict[str, list[Grade]]:
     chosen = {key: value for key, value in settings.grading[benchmark.kind].items() if value is not None}
     golds = {problem.id: problem.gold for problem in benchmark.problems}
     try:

@@ -11,7 +11,7 @@ from recipes.evaluation.grading import Grade, right_classes
 from recipes.evaluation.intervals import bootstrap_mean
 from recipes.evaluation.maj_at_k import Abstention, maj_at_k, majority_of_first
 from recipes.evaluation.pass_at_k import g_pass_at_k, mg_pass_at_k, pass_at_k
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _majority(grades: Sequence[Grade], k: int, options: MetricOptions) -> float:
 
 
 def summarise(
-    graded: Mapping[str, Sequence[Grade]], samples: Mapping[str, Sequence[Sample]], options: MetricOptions
+    graded: Mapping[str, Sequence[Grade]], samples: Mapping[str, Sequence[SampledResponse]], options: MetricOptions
 ) -> dict:
     """All numbers of one model on one benchmark, ready for JSON.
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from recipes.errors import JournalError
-from recipes.evaluation.sample_store import Sample, read_samples
+from recipes.evaluation.sample_store import SampledResponse, read_samples
 from reward_fns.multiple_choice import finish_letter, strict_letter
 
 LETTERS = "ABCD"
 
 
-def predictions(samples: Sequence[Sample], style: str = "strict") -> tuple[np.ndarray, int]:
+def predictions(samples: Sequence[SampledResponse], style: str = "strict") -> tuple[np.ndarray, int]:
     """Options counted from 0, in order of the problem ids, and how many had to be guessed.
 
     A response without exactly one letter counts as option A, as in the LPR paper's evaluation: the leaderboard has no

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from recipes.evaluation.grading import Grade
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 
-GradeProblems = Callable[[Mapping[str, Sequence[Sample]]], dict[str, list[Grade]]]
+GradeProblems = Callable[[Mapping[str, Sequence[SampledResponse]]], dict[str, list[Grade]]]
 
 
 class RunningGrader:
@@ -18,11 +18,11 @@ class RunningGrader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
         self._running: dict[str, Future] = {}
 
-    def add(self, problem: str, samples: Sequence[Sample]) -> None:
+    def add(self, problem: str, samples: Sequence[SampledResponse]) -> None:
         """Queue the responses to a problem."""
         self._running[problem] = self._thread.submit(self._grade_problems, {problem: samples})
 
-    def grades(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[Grade]]:
+    def grades(self, samples: Mapping[str, Sequence[SampledResponse]]) -> dict[str, list[Grade]]:
         """The grades of all problems, in the order of `samples`; those never queued are graded now, together.
 
         Raises:

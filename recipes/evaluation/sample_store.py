@@ -7,10 +7,11 @@ from typing import Any
 
 from recipes.common.journal import Journal, read_records, read_settings
 from recipes.errors import JournalError
+from reward_fns.completions import Answer
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampledResponse:
     """One response.
 
     Attributes:
@@ -31,6 +32,22 @@ class Sample:
     prompt_tokens: int = -1
     own_tokens: int = -1
     own_spans: list[list[int]] | None = None
+
+
+def responses_of(problem: str, answer: Answer) -> list[SampledResponse]:
+    """The completions of a problem as its responses."""
+    alone = answer.completion_tokens if len(answer.completions) == 1 else None
+    return [
+        SampledResponse(
+            problem=problem,
+            sample=number,
+            response=written.text,
+            tokens=len(written.token_ids) if written.token_ids is not None else -1 if alone is None else alone,
+            finish_reason=written.finish_reason,
+            prompt_tokens=-1 if answer.prompt_tokens is None else answer.prompt_tokens,
+        )
+        for number, written in enumerate(answer.completions)
+    ]
 
 
 class SampleStore:
@@ -54,7 +71,7 @@ class SampleStore:
         self.path, self._n = Path(path), n
         self._journal = Journal(self.path, settings)
         try:
-            grouped: dict[str, dict[int, Sample]] = {}
+            grouped: dict[str, dict[int, SampledResponse]] = {}
             for sample in _samples(self.path, self._journal.records()):
                 grouped.setdefault(sample.problem, {})[sample.sample] = sample
         except JournalError:
@@ -68,11 +85,11 @@ class SampleStore:
         }
 
     @property
-    def finished(self) -> dict[str, list[Sample]]:
+    def finished(self) -> dict[str, list[SampledResponse]]:
         """The samples of every finished problem, in order of their position."""
         return self._samples
 
-    def add(self, problem: str, samples: Sequence[Sample]) -> None:
+    def add(self, problem: str, samples: Sequence[SampledResponse]) -> None:
         """Store all samples of a problem.
 
         Raises:
@@ -88,7 +105,7 @@ class SampleStore:
         self._journal.close()
 
 
-def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[Sample]]:
+def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[SampledResponse]]:
     """Settings (None when the file has none) and samples of a file; unknown keys of a line are ignored.
 
     Raises:
@@ -97,10 +114,10 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[Sample]]:
     return read_settings(path), list(_samples(path, read_records([path], torn_end=True)))
 
 
-def _samples(path: Path, records: Iterable[Mapping[str, Any]]) -> Iterable[Sample]:
-    known = {field.name for field in fields(Sample)}
+def _samples(path: Path, records: Iterable[Mapping[str, Any]]) -> Iterable[SampledResponse]:
+    known = {field.name for field in fields(SampledResponse)}
     for record in records:
         try:
-            yield Sample(**{key: value for key, value in record.items() if key in known})
+            yield SampledResponse(**{key: value for key, value in record.items() if key in known})
         except TypeError as error:
             raise JournalError(f"{path}: a line is no sample ({error}): {str(record)[:80]}") from error

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from recipes.common.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation.sample_store import Sample
-from recipes.evaluation.sampling import OnDone, Request, Sampling
+from recipes.evaluation.sample_store import SampledResponse
+from recipes.evaluation.sampling import OnDone
 from recipes.evaluation.vllm_engine import VllmEngine
 
 
@@ -38,13 +39,13 @@ class EngineActor:
         """Id of the process, known when the engine is loaded."""
         return os.getpid()
 
-    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[str, list[Sample]]]:
+    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[str, list[SampledResponse]]]:
         """Responses as their problems finish."""
         yield from self._engine.stream(requests, sampling)
 
 
 class ShardedEngine:
-    """As `VllmEngine.generate`, with the problems split among several engines."""
+    """As `VllmEngine.write`, with the problems split among several engines."""
 
     def __init__(self, build: Callable[[], VllmEngine], model: str, options: Mapping[str, Any], count: int):
         """Start the engines.
@@ -87,7 +88,7 @@ class ShardedEngine:
             self.close()
             raise EnvironmentProblem(f"one of {count} engines cannot be loaded: {_last_line(error)}") from error
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
+    def write(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
         """Write n responses to every request; `on_done` is called in the order in which problems finish.
 
         When an engine fails, the others finish their problems first.

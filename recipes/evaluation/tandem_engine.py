@@ -1,13 +1,14 @@
 """Word handoff: two models write one response in one engine, the author redrawn after each word (`vllm_patches`)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from recipes.common.sampling import Request
 from recipes.evaluation.handoff import author_spans, clipped
-from recipes.evaluation.sample_store import Sample
-from recipes.evaluation.sampling import Request
+from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.vllm_engine import VllmEngine
+from reward_fns.completions import Answer, Completion
 from vllm_patches.tandem.config import CONFIG_KEY, engine_arguments
 from vllm_patches.tandem.outputs import AuthorshipError
 
@@ -34,21 +35,35 @@ class TandemEngine(VllmEngine):
         # The coins follow the problem, as its samples do.
         return {CONFIG_KEY: {"seed": request.seed}}
 
-    def samples(self, problem: str, output: Any) -> list[Sample]:
-        completions = sorted(output.outputs, key=lambda found: found.index)
-        if any(completion.authorship_mask is None for completion in completions):
-            raise AuthorshipError(f"{problem}: a response came without its authors")
+    def answer(self, output: Any) -> Answer:
+        """The completions in one of vLLM's outputs, with the authors of their tokens."""
+        answer = super().answer(output)
+        masks = [found.authorship_mask for found in sorted(output.outputs, key=lambda found: found.index)]
+        if any(mask is None for mask in masks):
+            raise AuthorshipError(f"request {output.request_id}: a response came without its authors")
+        return WrittenTogether(answer.completions, answer.prompt_tokens, answer.completion_tokens, tuple(masks))
+
+    def responses(self, request: Request, answer: Answer) -> list[SampledResponse]:
+        """The responses to a problem, with what the model wrote of each."""
         return [
-            dataclasses.replace(sample, own_tokens=sum(completion.authorship_mask), own_spans=self._spans(completion))
-            for sample, completion in zip(super().samples(problem, output), completions, strict=True)
+            dataclasses.replace(sample, own_tokens=sum(mask), own_spans=self._spans(written, mask))
+            for sample, written, mask in zip(
+                super().responses(request, answer), answer.completions, answer.own, strict=True
+            )
         ]
 
-    def _spans(self, completion: Any) -> list[list[int]]:
-        authors = ["model" if own else "partner" for own in completion.authorship_mask]
+    def _spans(self, written: Completion, mask: Sequence[bool]) -> list[list[int]]:
         found = author_spans(
-            completion.token_ids,
-            authors,
+            written.token_ids,
+            ["model" if own else "partner" for own in mask],
             "model",
             lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True),
         )
-        return clipped(found, len(completion.text))
+        return clipped(found, len(written.text))
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenTogether(Answer):
+    """Completions with, for each of their tokens, whether the model wrote it."""
+
+    own: tuple[Sequence[bool], ...] = ()

@@ -1,12 +1,17 @@
-"""vLLM in this process: every request at once, each problem handed over as soon as it is finished."""
+"""vLLM in this process: responses to problems, parts of a handoff, and log-probabilities of given texts."""
 
+import dataclasses
+import queue
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.errors import EnvironmentProblem
+from recipes.common import vllm_engine
+from recipes.common.sampling import Request, Sampling
 from recipes.evaluation.handoff import Part, Turn
-from recipes.evaluation.sample_store import Sample
-from recipes.evaluation.sampling import OnDone, Request, Sampling
+from recipes.evaluation.sample_store import SampledResponse, responses_of
+from recipes.evaluation.sampling import OnDone
+from reward_fns.completions import Answer
 
 DEFAULT_MEMORY_SHARE = 0.9
 
@@ -21,84 +26,35 @@ def memory_part(options: Mapping[str, Any], part: float) -> dict[str, Any]:
     return {**options, "gpu_memory_utilization": round(whole * part, 4)}
 
 
-class VllmEngine:
+class VllmEngine(vllm_engine.VllmEngine):
     """A model in vLLM's offline engine."""
 
-    def __init__(self, model: str, options: Mapping[str, Any]):
-        """Load a model; `options` are those of `vllm.LLM`."""
-        from vllm import LLM
-        from vllm.platforms import current_platform
-
-        options = dict(options)
-        if current_platform.is_cpu():
-            # A seeded request whose prompt is split kills the engine: it rewinds a generator, which the CPU's refuses.
-            options.setdefault("enable_chunked_prefill", False)
-        try:
-            self._llm = LLM(model=model, **options)
-        except (ValueError, TypeError, OSError, RuntimeError) as error:
-            raise EnvironmentProblem(f"vLLM cannot load {model} with {options}: {error}") from error
-        self.tokenizer = self._llm.get_tokenizer()
-        self.model_length: int = self._llm.llm_engine.model_config.max_model_len
-
-    def generate(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
+    def write(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
         """Write n responses to every request; `on_done` is called in the order in which problems finish."""
-        for problem, samples in self.stream(requests, sampling):
-            on_done(problem, samples)
+        self.generate(requests, sampling, lambda request, answer: on_done(request.key, self.responses(request, answer)))
 
-    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[str, list[Sample]]]:
-        """The n responses to every request, in the order in which problems finish.
+    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[str, list[SampledResponse]]]:
+        """The n responses to every request, in the order in which problems finish."""
+        finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-        vLLM's own loop over its engine would return only when all are finished, and a killed run would lose them.
-        """
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.exceptions import EngineDeadError
+        def work() -> None:
+            try:
+                self.write(requests, sampling, lambda *found: finished.put(found))
+                finished.put(None)
+            except Exception as error:
+                finished.put(error)
 
-        engine = self._llm.llm_engine
-        problems = {}
-        for number, request in enumerate(requests):
-            parameters = SamplingParams(
-                n=sampling.n,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_tokens,
-                stop=list(sampling.stop),
-                seed=request.seed if sampling.temperature > 0 else None,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-                extra_args=self.extra_arguments(request),
-            )
-            problems[str(number)] = request.problem
-            engine.add_request(str(number), {"prompt_token_ids": request.token_ids}, parameters)
-        try:
-            while engine.has_unfinished_requests():
-                for output in engine.step():
-                    if output.finished:
-                        problem = problems[output.request_id]
-                        yield problem, self.samples(problem, output)
-        except EngineDeadError as error:
-            raise EnvironmentProblem(
-                "vLLM's engine exited unexpectedly, its own messages above say why; finished problems are kept, "
-                "run again to continue"
-            ) from error
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while (found := finished.get()) is not None:
+            if isinstance(found, Exception):
+                raise found
+            yield found
+        thread.join()
 
-    def extra_arguments(self, request: Request) -> dict[str, Any] | None:
-        """What an engine of another kind has to know of a request."""
-        return None
-
-    def samples(self, problem: str, output: Any) -> list[Sample]:
+    def responses(self, request: Request, answer: Answer) -> list[SampledResponse]:
         """The responses to a problem, in the order of their indices."""
-        return [
-            Sample(
-                problem=problem,
-                sample=number,
-                response=completion.text,
-                tokens=len(completion.token_ids),
-                finish_reason=str(completion.finish_reason),
-                prompt_tokens=len(output.prompt_token_ids),
-            )
-            for number, completion in enumerate(sorted(output.outputs, key=lambda completion: completion.index))
-        ]
+        return responses_of(request.key, answer)
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends.
@@ -106,26 +62,13 @@ class VllmEngine:
         That token belongs to the part whole, whatever text it carries after the separator: what the other model reads
             are tokens.
         """
-        from vllm import SamplingParams
+        parts: dict[str, Part] = {}
 
-        stops = [separator, *sampling.stop]
-        parameters = [
-            SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=turn.most,
-                stop=stops,
-                include_stop_str_in_output=True,
-                seed=turn.seed if sampling.temperature > 0 else None,
-            )
-            for turn in turns
-        ]
-        prompts = [{"prompt_token_ids": turn.token_ids} for turn in turns]
-        outputs = [output.outputs[0] for output in self._llm.generate(prompts, parameters, use_tqdm=False)]
-        return [
-            Part(list(out.token_ids), out.finish_reason == "stop" and out.stop_reason != separator) for out in outputs
-        ]
+        def keep(request: Request, answer: Answer) -> None:
+            parts[request.key] = part_of(answer, separator)
+
+        self.generate(requests_of(turns), part_sampling(sampling, separator), keep)
+        return [parts[str(number)] for number in range(len(turns))]
 
     def prompt_log_probs(self, token_ids: Sequence[Sequence[int]]) -> list[list[object]]:
         """What `legibility.response_log_probs` reads: for each sequence, the log-probability of every token of it."""
@@ -133,4 +76,20 @@ class VllmEngine:
 
         parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         prompts = [{"prompt_token_ids": list(ids)} for ids in token_ids]
-        return [output.prompt_logprobs for output in self._llm.generate(prompts, parameters, use_tqdm=False)]
+        return [output.prompt_logprobs for output in self.llm.generate(prompts, parameters, use_tqdm=False)]
+
+
+def requests_of(turns: Sequence[Turn]) -> list[Request]:
+    """The turns as requests, named by their positions."""
+    return [Request(str(number), turn.token_ids, turn.seed, turn.most) for number, turn in enumerate(turns)]
+
+
+def part_sampling(sampling: Sampling, separator: str) -> Sampling:
+    """The sampling of one part: a single text that ends with `separator`, kept in it."""
+    return dataclasses.replace(sampling, n=1, stop=(separator, *sampling.stop), include_stop=True)
+
+
+def part_of(answer: Answer, separator: str) -> Part:
+    """What one model wrote in its turn; the response is over when it ended by anything but the separator or length."""
+    (written,) = answer.completions
+    return Part(list(written.token_ids or ()), written.finish_reason == "stop" and written.stop_reason != separator)

@@ -89,12 +89,12 @@ def measure(world: Path, problems: int, n: int) -> dict[str, float]:
                 max_tokens=32,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
-                seed=problem_seed(sampling.seed, benchmark.name, problem.id),
+                seed=problem_seed(settings.sampling["seed"], benchmark.name, problem.id),
             )
             for problem in benchmark.problems
         ]
         began = time.perf_counter()
-        engine._llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+        engine.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
         bare = time.perf_counter() - began
     return {"evaluation": whole, "generate": bare, "grading": grading, "ratio": whole / (bare + grading)}
 

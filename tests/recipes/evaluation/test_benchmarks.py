@@ -14,7 +14,7 @@ from recipes.evaluation import benchmark, prompts, reclor
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.main import main
 from recipes.evaluation.prompts import PromptOptions
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.sampling import problem_seed
 from recipes.evaluation.settings import read_settings
 from recipes.evaluation.sources import has_public_source
@@ -318,7 +318,7 @@ def test_responses_to_other_problems_are_refused(questions, tmp_path, capsys):
 
 def test_the_leaderboard_file_has_an_option_for_every_question(tmp_path):
     texts = ["Finish[The answer is C.]", "Finish[A or B]", "Finish[D]"]
-    rows = [Sample(str(n), 0, text, 1, "stop").__dict__ for n, text in enumerate(texts)]
+    rows = [SampledResponse(str(n), 0, text, 1, "stop").__dict__ for n, text in enumerate(texts)]
     saved = write_jsonl(tmp_path / "r.jsonl", rows)
     assert reclor.main([str(saved), str(tmp_path / "p.npy"), "--style", "finish"]) == 0
     assert np.load(tmp_path / "p.npy").tolist() == [2, 0, 3]
@@ -332,7 +332,7 @@ def test_an_unlabelled_split_is_answered_and_not_graded(tmp_path, capsys):
     data.write_text(json.dumps(rows))
     assert [problem.id for problem in benchmark.load("reclor", str(data)).problems] == ["0", "1"]
     saved = write_jsonl(
-        tmp_path / "saved.jsonl", [Sample(str(n), 0, "Finish[B]", 1, "stop").__dict__ for n in range(2)]
+        tmp_path / "saved.jsonl", [SampledResponse(str(n), 0, "Finish[B]", 1, "stop").__dict__ for n in range(2)]
     )
     arguments = ["benchmarks=[reclor]", f"data.reclor={data}", f"score_only={saved}", f"output_dir={tmp_path / 'out'}"]
     assert main(arguments) == 0

@@ -6,10 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from recipes.common.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.handoff import Part, Turn
-from recipes.evaluation.sampling import Request, Sampling
 
 pytest.importorskip("openai")
 TURNS = [Turn([1, 2], 5, 7), Turn([1, 2, 3], 4, 8)]
@@ -72,14 +72,14 @@ def test_parts_end_at_the_separator_the_limit_or_the_end(endpoint):
     assert by_seed[7]["max_tokens"] == 5 and by_seed[7]["stop"] == ["\n\n"] and by_seed[7]["top_k"] == 3
     assert by_seed[7]["return_token_ids"] and by_seed[7]["include_stop_str_in_output"]
     answers["/v1/completions"] = lambda body: completion(token_ids=[4], finish_reason="length")
-    assert engine.write_parts(TURNS[:1], Sampling(), "\n\n") == [Part([4], False)]
+    assert engine.write_parts(TURNS[:1], Sampling(temperature=0), "\n\n") == [Part([4], False)]
 
 
 def test_an_endpoint_without_token_ids_is_no_partner(endpoint):
     url, answers, _ = endpoint
     answers["/v1/completions"] = lambda body: completion(text="four")
     with pytest.raises(EnvironmentProblem, match="without token ids"):
-        EndpointEngine(url, "toy").write_parts(TURNS, Sampling(), "\n\n")
+        EndpointEngine(url, "toy").write_parts(TURNS, Sampling(temperature=0), "\n\n")
 
 
 def test_the_context_window_is_the_servers(endpoint):
@@ -96,8 +96,12 @@ def test_the_context_window_is_the_servers(endpoint):
 def test_faults_are_one_sentence_and_not_a_group(endpoint):
     url, answers, _ = endpoint
     answers["/v1/completions"] = lambda body: completion(text="four") | {"choices": []}
-    request = Request("p", [1, 2], None, 0)
+    request = Request("p", [1, 2], 0)
     with pytest.raises(EnvironmentProblem, match="an answer without choices"):
-        EndpointEngine(url, "toy", max_retries=0).generate([request], Sampling(), lambda problem, samples: None)
+        EndpointEngine(url, "toy", max_retries=0).write(
+            [request], Sampling(temperature=0), lambda problem, samples: None
+        )
     with pytest.raises(EnvironmentProblem, match="cannot be reached.*finished problems are kept"):
-        EndpointEngine("http://127.0.0.1:9/v1", "toy", max_retries=0).write_parts(TURNS, Sampling(), "\n\n")
+        EndpointEngine("http://127.0.0.1:9/v1", "toy", max_retries=0).write_parts(
+            TURNS, Sampling(temperature=0), "\n\n"
+        )

@@ -4,11 +4,11 @@ import pytest
 
 from recipes.evaluation.grading import answer_classes, grade, right_classes
 from recipes.evaluation.metrics import MetricOptions, per_problem, summarise
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 
 
 def samples(*texts, problem="p"):
-    return {problem: [Sample(problem, i, text, len(text), "stop") for i, text in enumerate(texts)]}
+    return {problem: [SampledResponse(problem, i, text, len(text), "stop") for i, text in enumerate(texts)]}
 
 
 def right(kind, text, gold, **options):

@@ -6,12 +6,12 @@ import pytest
 
 from recipes.evaluation.grading import grade
 from recipes.evaluation.running_grader import RunningGrader
-from recipes.evaluation.sample_store import Sample
+from recipes.evaluation.sample_store import SampledResponse
 
 GOLDS = {"a": "2", "b": "x^2", "c": "7"}
 RESPONSES = {"a": ["\\boxed{2}", "\\boxed{3}"], "b": ["\\boxed{x^2}", "none"], "c": ["\\boxed{7.0}", "\\boxed{7}"]}
 SAMPLES = {
-    problem: [Sample(problem, i, text, 3, "stop", 5) for i, text in enumerate(found)]
+    problem: [SampledResponse(problem, i, text, 3, "stop", 5) for i, text in enumerate(found)]
     for problem, found in RESPONSES.items()
 }
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from recipes.errors import JournalError
-from recipes.evaluation.sample_store import Sample, SampleStore, read_samples
+from recipes.evaluation.sample_store import SampledResponse, SampleStore, read_samples
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = {"model": "m", "sampling": {"n": 2}}
 
 
 def samples(problem, n=2):
-    return [Sample(problem, number, f"answer {number}", 3, "stop", 5) for number in range(n)]
+    return [SampledResponse(problem, number, f"answer {number}", 3, "stop", 5) for number in range(n)]
 
 
 def test_finished_problems_are_found_again(tmp_path):
@@ -76,18 +76,18 @@ def test_only_all_samples_of_the_problem_are_taken(tmp_path):
 def test_any_text_survives(tmp_path):
     text = 'line\nbreak \u2028 \ud800 lone surrogate "quoted" \x00'
     store = SampleStore(tmp_path / "r.jsonl", SETTINGS, 1)
-    store.add("p", [Sample("p", 0, text, 1, "stop")])
+    store.add("p", [SampledResponse("p", 0, text, 1, "stop")])
     store.close()
     assert SampleStore(store.path, SETTINGS, 1).finished["p"][0].response == text
 
 
 def test_sigkill_while_writing_loses_no_finished_problem(tmp_path):
     code = f"""
-        from recipes.evaluation.sample_store import Sample, SampleStore
+        from recipes.evaluation.sample_store import SampledResponse, SampleStore
         store = SampleStore({str(tmp_path / "r.jsonl")!r}, {SETTINGS!r}, 2)
         for number in range(10**9):
             name = f"p{{number}}"
-            store.add(name, [Sample(name, i, "x" * 5000, 1, "stop") for i in range(2)])
+            store.add(name, [SampledResponse(name, i, "x" * 5000, 1, "stop") for i in range(2)])
             if number == 200:
                 print("go", flush=True)
     """

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from recipes.common.sampling import Sampling
 from recipes.errors import ConfigError
 from recipes.evaluation.generation import Generator
-from recipes.evaluation.sampling import THINKING_TOKENS, Sampling, recommended
+from recipes.evaluation.sampling import THINKING_TOKENS, recommended
 from recipes.evaluation.settings import read_settings
 
 QWEN3 = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2]}
@@ -29,7 +30,7 @@ def generator(folder, *overrides):
 
 
 def test_without_a_preset_decoding_is_greedy(tmp_path):
-    assert generator(model_folder(tmp_path, QWEN3)).sampling("aime25") == Sampling()
+    assert generator(model_folder(tmp_path, QWEN3)).sampling("aime25") == Sampling(temperature=0.0, max_tokens=3072)
 
 
 def test_the_model_recommends_its_sampling_and_gets_the_limit_of_thinking_models(tmp_path):

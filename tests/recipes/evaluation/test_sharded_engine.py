@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recipes.common.sampling import Request
 from recipes.errors import ConfigError, EnvironmentProblem
-from recipes.evaluation.sampling import Request
 from recipes.evaluation.settings import read_settings
 from recipes.evaluation.sharded_engine import core_ranges, shards
 
 
 @given(st.integers(0, 50), st.integers(1, 8))
 def test_every_problem_goes_to_one_engine_and_all_have_about_as_many(problems, count):
-    requests = [Request(str(n), [n], None, n) for n in range(problems)]
+    requests = [Request(str(n), [n], n) for n in range(problems)]
     found = shards(requests, count)
     assert len(found) == count
     assert sorted(request.seed for shard in found for request in shard) == list(range(problems))
