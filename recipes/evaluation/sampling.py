@@ -52,7 +52,10 @@ def resolve(config: Mapping[str, Any], generation_config: Mapping[str, Any] | No
     budgets = config["budgets"] or {}
     if benchmark in budgets:
         values["max_tokens"] = budgets[benchmark]
-    return Sampling(**values)
+    try:
+        return Sampling(**values)
+    except ConfigError as error:
+        raise ConfigError(f"sampling: {error}") from error
 
 
 # Called with a problem's id and its n samples, as soon as they are finished.

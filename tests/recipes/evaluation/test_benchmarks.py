@@ -222,7 +222,7 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["benchmarks=[gsm8k]"], "models is empty"),
         (["models=[m]", "benchmarks=[gsm8k]", "sampling.m=1"], "sampling.m"),
         (["models=[m]", "benchmarks=[gsm8k]", "k=[4]"], "k=4 needs sampling.n"),
-        (["models=[m]", "benchmarks=[gsm8k]", "sampling.n=4"], "repeats one response"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.n=4"], "repeats one text"),
         (["models=[m,n/m]", "benchmarks=[gsm8k]"], "same name"),
         (["models=[{path:a,endpoint:b}]", "benchmarks=[gsm8k]"], "one of path and endpoint"),
         (["models=[{endpoint:b}]", "benchmarks=[gsm8k]"], "needs model="),

@@ -50,7 +50,7 @@ def test_what_is_set_by_hand_wins_and_budgets_are_for_their_benchmark(tmp_path):
 def test_a_model_that_recommends_no_sampling_is_greedy(config, tmp_path):
     assert recommended(config)["temperature"] == 0.0
     folder = model_folder(tmp_path, config)
-    with pytest.raises(ConfigError, match="repeats one response"):
+    with pytest.raises(ConfigError, match="repeats one text"):
         generator(folder, "sampling.preset=model", "sampling.n=4").sampling("gsm8k")
 
 
