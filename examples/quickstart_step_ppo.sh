@@ -49,7 +49,7 @@ start_over_if_changed
 export STEP_PPO_DIR="$OUT"
 
 stage "Round 0: collect, states, complete, PRM, score, pairs"
-"$PYTHON" -m recipes.step_ppo.iterate --data "$TOY_DIR/train.parquet" --output "$OUT/round0" --seed "$SEED" \
+"$PYTHON" -m recipes.step_ppo.pipeline.iterate --data "$TOY_DIR/train.parquet" --output "$OUT/round0" --seed "$SEED" \
     --model "$TOY_DIR/model" --prm-model "$TOY_DIR/model" \
     --prm-questions "$PRM_QUESTIONS" --dev-questions "$DEV_QUESTIONS" \
     --collect-options "--max-questions $QUESTIONS --n 8 ${SAMPLING[*]@Q}" --states-options "--ratio-s 0 --ratio 0.4" \
@@ -58,11 +58,11 @@ stage "Round 0: collect, states, complete, PRM, score, pairs"
         --warmup-steps 10 --seed $SEED" \
     --score-options "--max-length 160 --batch-size 64" --pairs-options "--reduction sum --margin 0.2"
 stage "Completions of held-out states, to measure the PRM against"
-"$PYTHON" -m recipes.step_ppo.complete --data "$TOY_DIR/train.parquet" --states "$OUT/round0/dev_states.jsonl" \
+"$PYTHON" -m recipes.step_ppo.pipeline.complete --data "$TOY_DIR/train.parquet" --states "$OUT/round0/dev_states.jsonl" \
     --model "$TOY_DIR/model" --output "$OUT/round0/dev_truth.jsonl" --n "$TRUTH" --seed "$((SEED + 1000))" \
     --top-p 1.0 "${SAMPLING[@]}"
 stage "Process-DPO"
-"$PYTHON" -m recipes.step_ppo.dpo --data "$TOY_DIR/train.parquet" --pairs "$OUT/round0/pairs.jsonl" \
+"$PYTHON" -m recipes.step_ppo.pipeline.dpo --data "$TOY_DIR/train.parquet" --pairs "$OUT/round0/pairs.jsonl" \
     --model "$TOY_DIR/model" --output "$OUT/process_dpo" --dtype float32 --no-gradient-checkpointing \
     --max-steps "$DPO_UPDATES" --batch-size 32 --accumulation 1 --warmup-steps 5 --learning-rate 1e-4 --max-length 160 \
     --seed "$SEED"
@@ -71,6 +71,6 @@ ppo outcome_ppo outcome
 stage "Report ($OUT/report)"
 WARM_UP="$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["models"]["base"]["accuracy"])' \
     "$TOY_DIR/world.json")"
-"$PYTHON" -m recipes.step_ppo.report --round "$OUT/round0" --truth "$OUT/round0/dev_truth.jsonl" \
+"$PYTHON" -m recipes.step_ppo.pipeline.report --round "$OUT/round0" --truth "$OUT/round0/dev_truth.jsonl" \
     --accuracy warm-up="$WARM_UP" --start process-DPO --held-out 500 --output "$OUT/report" \
     --run step-PPO="$OUT/step_ppo/metrics.jsonl" outcome-PPO="$OUT/outcome_ppo/metrics.jsonl"

@@ -92,7 +92,9 @@ def _check_head(path: str, classes: tuple[int, ...]) -> None:
         return
     names = architecture.get("architectures") or []
     if not any("ForTokenClassification" in name for name in names):
-        raise ConfigError(f"reward.reward_model.model_path={path} is {names}, not a PRM of recipes.step_ppo.prm")
+        raise ConfigError(
+            f"reward.reward_model.model_path={path} is {names}, not a PRM of recipes.step_ppo.pipeline.prm"
+        )
     if not classes or max(classes) >= _num_labels(architecture) or min(classes) < 0:
         raise ConfigError(f"step_ppo.prm.classes={list(classes)} but the PRM has {_num_labels(architecture)} classes")
 
@@ -103,5 +105,5 @@ def _check_critic(path: str) -> None:
     if has_head and _num_labels(architecture) != 1:
         raise ConfigError(
             f"critic.model.path={path} has a head of {_num_labels(architecture)} classes, which verl cannot turn into "
-            "values: use the backbone that 'recipes.step_ppo.prm --export-backbone' writes"
+            "values: use the backbone that 'recipes.step_ppo.pipeline.prm --export-backbone' writes"
         )

@@ -5,17 +5,12 @@ Source: construct_dpo_data_from_react_response.py (all correct times incorrect) 
 saw the last pair of a question again and again; here every pair is its own frozen value and every record is made anew.
 """
 
-import argparse
 import random
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tqdm import tqdm
-
-from recipes.step_ppo import command
-from recipes.step_ppo.journal import Journal, expand, read_records
+from recipes.step_ppo import earlier_names
 from recipes.step_ppo.prm_scores import counted_steps, trajectory_score
 
 PairKind = Literal["contrastive", "positive"]
@@ -144,85 +139,5 @@ def candidates_of(
     return candidates
 
 
-def question_ids(paths: Iterable[str], *, skip_corrupt: bool = False) -> set[str]:
-    """Question ids that occur in record files."""
-    return {record["id"] for record in read_records(expand(paths), skip_corrupt=skip_corrupt)}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pairs",
-        description="Make preference pairs from collected (and scored) trajectories.",
-    )
-    parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
-    parser.add_argument(
-        "--scores", nargs="+", help="output of score; without it, every correct against every incorrect response"
-    )
-    parser.add_argument("--output", required=True, help="jsonl file")
-    parser.add_argument("--margin", type=float, default=0.5, help="positive-positive pairs differ by more than this")
-    parser.add_argument("--best-of", type=int, default=10, help="correct responses per question that are chosen")
-    parser.add_argument("--max-negatives", type=int, default=10, help="incorrect responses per chosen one")
-    parser.add_argument("--reduction", choices=("product", "min", "sum"), default="product")
-    parser.add_argument("--remove-action", action="store_true", help="leave the scores of Action steps out")
-    parser.add_argument("--skip-last", type=int, default=0, help="leave the last so many steps out of the score")
-    parser.add_argument("--min-chosen-lines", type=int, default=0)
-    parser.add_argument("--min-reject-lines", type=int, default=0)
-    parser.add_argument(
-        "--prm-train",
-        nargs="+",
-        default=[],
-        help="record files the PRM was trained on: no positive-positive pairs for their questions",
-    )
-    parser.add_argument("--one-per-question", action="store_true", help="keep one random pair of each question")
-    parser.add_argument("--seed", type=int, default=0, help="for --one-per-question")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    read = {"skip_corrupt": args.skip_corrupt}
-    trajectories = list(read_records(expand(args.trajectories), **read))
-    scores = {record["id"]: record for record in read_records(expand(args.scores), **read)} if args.scores else {}
-    prm_train = question_ids(args.prm_train, **read)
-    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
-    counts: Counter[str] = Counter()
-    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
-        for trajectory in tqdm(trajectories, desc="pairs", unit="question"):
-            for record in _records(
-                trajectory, scores.get(trajectory["id"]), args, positive=trajectory["id"] not in prm_train
-            ):
-                counts[record["kind"]] += 1
-                if record["key"] not in journal:
-                    journal.append(record)
-    print(
-        f"{args.output}: {counts['contrastive']} contrastive + {counts['positive']} positive-positive "
-        f"= {counts.total()} pairs"
-    )
-    return 0
-
-
-def _records(trajectory: dict, scores: dict | None, args: argparse.Namespace, *, positive: bool) -> list[dict]:
-    drop_kinds = ("Action",) if args.remove_action else ()
-    candidates = candidates_of(
-        trajectory, scores, reduction=args.reduction, drop_kinds=drop_kinds, skip_last=args.skip_last
-    )
-    if args.scores:
-        pairs = process_pairs(
-            candidates,
-            margin=args.margin,
-            best_of=args.best_of,
-            max_negatives=args.max_negatives,
-            min_chosen_lines=args.min_chosen_lines,
-            min_reject_lines=args.min_reject_lines,
-            positive=positive,
-        )
-    else:
-        pairs = outcome_pairs(candidates)
-    if args.one_per_question:
-        pairs = one_pair_per_question(pairs, random.Random(f"{args.seed}/{trajectory['id']}"))
-    return [pair_record(trajectory["id"], pair) for pair in pairs]
-
-
 if __name__ == "__main__":
-    command.run(main)
+    earlier_names.run("pairs")

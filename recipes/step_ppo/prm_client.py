@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from recipes.step_ppo.endpoint import Endpoint
+from reward_fns.endpoint import Endpoint
 
 Probabilities = list[list[float]]
 
@@ -34,12 +34,12 @@ def read_probabilities(reply: Any, length: int, num_classes: int | None = None) 
 
 
 async def token_probabilities(
-    endpoint: Endpoint, model: str, ids: Sequence[int], *, num_classes: int | None = None
+    endpoint: Endpoint, ids: Sequence[int], *, num_classes: int | None = None
 ) -> Probabilities:
     """Class probabilities at each of `ids`.
 
     Raises:
         EndpointError: after bounded retries.
     """
-    body = pooling_request(model, ids)
+    body = pooling_request(endpoint.settings.model, ids)
     return await endpoint.post("/pooling", body, lambda reply: read_probabilities(reply, len(ids), num_classes))

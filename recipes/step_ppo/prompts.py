@@ -106,5 +106,5 @@ def with_example(prompt: str, example: str) -> str:
         if prompt.startswith(head):
             return f"{head}{example.strip()}\n\n{prompt[len(head) :]}"
     raise ValueError(
-        "the prompt does not start with an instruction of this recipe: build it with recipes.step_ppo.prepare"
+        "the prompt does not start with an instruction of this recipe: build it with recipes.step_ppo.pipeline.prepare"
     )

@@ -12,7 +12,7 @@ TEACHER_ENGINE=${TEACHER_ENGINE:-'{"tensor_parallel_size": 8}'}
 PRM_QUESTIONS=${PRM_QUESTIONS:-1256}                    # two of twenty shards of the original
 DEV_QUESTIONS=${DEV_QUESTIONS:-628}
 SEED=${SEED:-42}
-STEP="python3 -m recipes.step_ppo"
+STEP="python3 -m recipes.step_ppo.pipeline"
 
 for split in train dev test; do
   [[ -f ${ROOT}/${split}.parquet ]] || ${STEP}.prepare --dataset logiqa2 --split "${split}" --output "${ROOT}/${split}.parquet"

@@ -14,7 +14,7 @@ esac
 NGPUS=${NGPUS:-4}
 
 exec accelerate launch --num_processes "${NGPUS}" --mixed_precision bf16 --use_fsdp --fsdp_version 2 \
-  --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP -m recipes.step_ppo.prm \
+  --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP -m recipes.step_ppo.pipeline.prm \
   --data "${ROOT}/train.parquet" --trajectories "${ROOT}/${ROUND}/trajectories.jsonl" \
   --values "${ROOT}/${ROUND}/values.jsonl" --dev-values "${ROOT}/${ROUND}/dev_values.jsonl" \
   --model "${MODEL_PATH}" --output "${ROOT}/${ROUND}/prm" --epochs "${EPOCHS}" --learning-rate 1e-6 \

@@ -1,19 +1,14 @@
 """Intermediate states: prefixes of sampled trajectories from which completions will be drawn.
 
-Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in the README: draws are
+Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in REFERENCE.md: draws are
 seeded per trajectory, and shards lose no remainder.
 """
 
-import argparse
 import random
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
-from recipes.step_ppo import command
-from recipes.step_ppo.journal import Journal, expand, read_records
+from recipes.step_ppo import earlier_names
 from recipes.step_ppo.react import step_kind
 from recipes.step_ppo.steps import StepStyle
 
@@ -115,78 +110,5 @@ def state_records(trajectory: dict, sampling: StateSampling, seed: int) -> Itera
             }
 
 
-def shard_path(output: str, shard: int, num_shards: int) -> str:
-    """`states.jsonl` becomes `states.3-of-20.jsonl`; a single shard keeps the name."""
-    if num_shards == 1:
-        return output
-    stem, dot, suffix = output.rpartition(".")
-    return f"{stem}.{shard}-of-{num_shards}.{suffix}" if dot else f"{output}.{shard}-of-{num_shards}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.states", description="Sample intermediate states from collected trajectories."
-    )
-    parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
-    parser.add_argument(
-        "--output", required=True, help="jsonl file; with several shards `.i-of-n` goes before the suffix"
-    )
-    parser.add_argument("--ratio", type=float, default=0.4, help="probability of each eligible step")
-    parser.add_argument("--ratio-s", type=float, default=0.2, help="share of leading steps that are never used")
-    parser.add_argument("--ratio-e", type=float, default=1.0, help="share of steps after which none is used")
-    parser.add_argument("--remove-action", action="store_true", help="keep no state that ends with an action")
-    parser.add_argument("--min-step", type=int, default=0, help="use responses with at least this many lines")
-    parser.add_argument("--style", choices=("react", "lines"), default="react", help="how steps are written")
-    parser.add_argument(
-        "--num-shards", type=int, default=1, help="number of output files, questions spread evenly in order"
-    )
-    parser.add_argument("--max-questions", type=int, help="use the first so many questions only")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    sampling = StateSampling(
-        args.ratio, args.ratio_s, args.ratio_e, ("Action",) if args.remove_action else (), args.style
-    )
-    questions = list(read_records(expand(args.trajectories), skip_corrupt=args.skip_corrupt))[: args.max_questions]
-    options = {
-        name: getattr(args, name)
-        for name in (
-            "ratio",
-            "ratio_s",
-            "ratio_e",
-            "remove_action",
-            "min_step",
-            "style",
-            "num_shards",
-            "max_questions",
-            "seed",
-        )
-    }
-    counts: Counter[str] = Counter()
-    progress = tqdm(total=len(questions), desc="states", unit="question")
-    for shard, (start, stop) in enumerate(shard_bounds(len(questions), args.num_shards)):
-        path = shard_path(args.output, shard, args.num_shards)
-        with Journal(path, options=options, skip_corrupt=args.skip_corrupt) as journal:
-            for question in questions[start:stop]:
-                for record in state_records(_long_enough(question, args.min_step), sampling, args.seed):
-                    counts[record["kind"]] += 1
-                    if record["key"] not in journal:
-                        journal.append(record)
-                progress.update()
-    progress.close()
-    print(f"{args.output}: {counts.total()} states of {len(questions)} questions ({dict(counts)})")
-    return 0
-
-
-def _long_enough(question: dict, min_step: int) -> dict:
-    # Short responses keep their place, as empty text, so that indices still name the responses of the trajectory file.
-    responses = [r if len(r["text"].split("\n")) >= min_step else {**r, "text": ""} for r in question["responses"]]
-    return {**question, "responses": responses}
-
-
 if __name__ == "__main__":
-    command.run(main)
+    earlier_names.run("states")

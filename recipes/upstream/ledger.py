@@ -155,7 +155,7 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         f"{_TRAINER}:PPOTrainer._compute_advantage",
-        "recipes/step_ppo/trainer.py",
+        "recipes/step_ppo/adapters/trainer.py",
         "overridden: leaves returns = raw advantages + values, from which ours are rebuilt",
         parameters="self batch metrics",
         source=("5899ae8ea39ad1e8",),
@@ -346,13 +346,13 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "verl.experimental.agent_loop.agent_loop:AgentLoopBase._cap_text_prompt_length",
-        "recipes/step_ppo/agent_loop.py",
+        "recipes/step_ppo/adapters/agent_loop.py",
         "called: bounds a prompt as verl's own loop does",
         parameters="self prompt_ids",
     ),
     Symbol(
         "verl.experimental.agent_loop.agent_loop:AgentLoopOutput.as_dict",
-        "recipes/step_ppo/agent_loop.py",
+        "recipes/step_ppo/adapters/agent_loop.py",
         "overridden: rm_scores hold a reward at each step end",
         parameters="self",
         source=("6a4f273ed8b709e0",),

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+from recipes.step_ppo.pipeline.records import read
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.parents[2].name for path in REPOSITORY.glob("recipes/*/config/scale/toy.yaml"))
 # The smallest pipeline that still has questions with right and wrong trajectories, for pairs and both classes of state.
@@ -31,7 +33,7 @@ def quickstart(tmp_path):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         running.append(process)
-        output, _ = process.communicate(timeout=880)
+        output, _ = process.communicate(timeout=1750)
         assert process.returncode == 0, output[-6000:]
         return output, tmp_path / "out" / recipe
 
@@ -67,7 +69,7 @@ def test_the_pipeline_of_step_ppo(quickstart):
     assert (folder / "report" / "calibration.png").is_file()
 
     def records(name: str) -> list[dict]:
-        return [json.loads(line) for line in (folder / "round0" / name).read_text().splitlines()]
+        return list(read([folder / "round0" / name]))
 
     right = [response["correct"] for record in records("prm_trajectories.jsonl") for response in record["responses"]]
     values = [r["value"] for r in records("values.jsonl") if r["step"] == 0 and r["value"] is not None]

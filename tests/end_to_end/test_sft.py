@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from recipes.common.files import write_parquet
 from recipes.pasodoble.cold_start.records import write_dataset
-from recipes.step_ppo.prepare import write_parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -57,7 +57,7 @@ def train_prm(step_world: Path, folder: Path) -> None:
     for name, records in (("trajectories", trajectories), ("values", values)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     subprocess.run(
-        [sys.executable, "-m", "recipes.step_ppo.prm", "--data", str(step_world / "train.parquet")]
+        [sys.executable, "-m", "recipes.step_ppo.pipeline.prm", "--data", str(step_world / "train.parquet")]
         + ["--trajectories", str(folder / "trajectories.jsonl"), "--values", str(folder / "values.jsonl")]
         + ["--model", str(step_world / "model"), "--output", str(folder / "round0" / "prm"), "--export-backbone"]
         + ["--dtype", "float32", "--max-length", "160", "--learning-rate", "1e-3", "--warmup-steps", "2"]
@@ -104,7 +104,7 @@ def check_rewards(rows: dict, prm: Path) -> None:
     the token rewards."""
     from transformers import AutoTokenizer
 
-    from recipes.step_ppo.prm_model import load_prm
+    from recipes.step_ppo.pipeline.prm_model import load_prm
     from recipes.step_ppo.steps import covering_tokens, segment_response
 
     model, tokenizer = load_prm(str(prm), dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(prm)

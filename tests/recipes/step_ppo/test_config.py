@@ -58,7 +58,7 @@ def test_the_published_numbers():
         (["preset=outcome", "reward.reward_model.enable=true"], "asks no PRM"),
         (["step_ppo.prm.url=http://x"], "two PRMs"),
         (["step_ppo.prm.url=http://x", "reward.reward_model.enable=false"], "step_ppo.prm.model"),
-        (["step_ppo.reward.mode=max"], "step_ppo.reward: unknown step reward mode 'max'"),
+        (["step_ppo.reward.mode=max"], "step_ppo.reward.mode must be"),
         (["step_ppo.reward.clip=0"], "clip must be positive"),
         (["+step_ppo.reward.weight=1"], "unknown key step_ppo.reward.weight"),
         (["+step_ppo.mode=sum"], "unknown key step_ppo.mode"),

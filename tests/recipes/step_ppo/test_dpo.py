@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import byte_level_tokenizer  # noqa: E402
 
-from recipes.step_ppo import dpo  # noqa: E402
-from recipes.step_ppo.data import Question, make_row  # noqa: E402
-from recipes.step_ppo.dpo import loss_settings, preference_rows  # noqa: E402
-from recipes.step_ppo.journal import Journal  # noqa: E402
-from recipes.step_ppo.prepare import write_parquet  # noqa: E402
+from recipes.common.files import write_parquet  # noqa: E402
+from recipes.step_ppo.pipeline import dpo  # noqa: E402
+from recipes.step_ppo.pipeline.data import Question, make_row  # noqa: E402
+from recipes.step_ppo.pipeline.dpo import loss_settings, preference_rows  # noqa: E402
+from recipes.step_ppo.pipeline.records import open_journal  # noqa: E402
 
 
 def log_sigmoid(x):
@@ -78,7 +78,7 @@ def test_sigkill_while_training(tmp_path):
     model = language_model(tmp_path / "lm", byte_level_tokenizer())
     rows = [make_row("Q\n\nThought 1:", "A", i, "train", data_source="toy", style="react") for i in range(24)]
     write_parquet(tmp_path / "p.parquet", rows)
-    with Journal(tmp_path / "pairs.jsonl") as journal:
+    with open_journal(tmp_path / "pairs.jsonl") as journal:
         journal.extend([{"key": f"{i}", "id": str(i), "chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(24)])
     command = [
         "--data", str(tmp_path / "p.parquet"), "--pairs", str(tmp_path / "pairs.jsonl"), "--model", model,
@@ -89,7 +89,9 @@ def test_sigkill_while_training(tmp_path):
     out = tmp_path / "killed"
     for checkpoint in (10, 30):
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-        child = subprocess.Popen([sys.executable, "-m", "recipes.step_ppo.dpo", *command, str(out)], env=environment)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "recipes.step_ppo.pipeline.dpo", *command, str(out)], env=environment
+        )
         while child.poll() is None and not (out / f"checkpoint-{checkpoint}" / "trainer_state.json").is_file():
             time.sleep(0.002)
         child.kill()

@@ -13,11 +13,11 @@ import psutil
 import pytest
 import torch
 
-from recipes.step_ppo import iterate, prepare
-from recipes.step_ppo.data import load_questions
-from recipes.step_ppo.journal import Journal, read_records
-from recipes.step_ppo.prepare import write_parquet
-from recipes.step_ppo.sft_dataset import ContinuationDataset
+from recipes.common.files import write_parquet
+from recipes.step_ppo.adapters.sft_dataset import ContinuationDataset
+from recipes.step_ppo.pipeline import iterate, prepare
+from recipes.step_ppo.pipeline.data import load_questions
+from recipes.step_ppo.pipeline.records import open_journal, read
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scripted_server import Faults, serving  # noqa: E402
@@ -27,13 +27,13 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def keys(path):
-    return [record["key"] for record in read_records([path])]
+    return [record["key"] for record in read([path])]
 
 
 def test_the_split_ignores_the_order_of_sampling(tmp_path):
     for order in ([3, 0, 11, 2, 1], [1, 2, 11, 0, 3]):
         folder = tmp_path / str(order[0])
-        with Journal(folder / "trajectories.jsonl") as journal:
+        with open_journal(folder / "trajectories.jsonl") as journal:
             journal.extend({"key": str(i), "id": str(i), "responses": []} for i in order)
         for _ in range(2):
             iterate.split_questions(folder, 1, 3)
@@ -76,8 +76,8 @@ def test_two_rounds(tmp_path):
             if number == 0:
                 asked = faults.count
                 assert iterate.main(command) == 0 and faults.count == asked
-            trained = {record["id"] for record in read_records([folder / "values.jsonl"])}
-            made = list(read_records([folder / "pairs.jsonl"]))
+            trained = {record["id"] for record in read([folder / "values.jsonl"])}
+            made = list(read([folder / "pairs.jsonl"]))
             assert len(keys(folder / "trajectories.jsonl")) == 12 and 0 < len(trained) <= 6
             assert any(r["kind"] == "positive" for r in made)
             assert not any(r["kind"] == "positive" and r["id"] in trained for r in made)
@@ -115,7 +115,7 @@ def test_a_round_that_is_killed_again_and_again(tmp_path):
         assert iterate.main(command(url, whole)) == 0
         for watched in ("trajectories.jsonl", "values.jsonl", "prm/checkpoint-5/trainer_state.json"):
             child = subprocess.Popen(
-                [sys.executable, "-m", "recipes.step_ppo.iterate", *command(url, folder)],
+                [sys.executable, "-m", "recipes.step_ppo.pipeline.iterate", *command(url, folder)],
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             )
             while child.poll() is None and not ((folder / watched).is_file() and (folder / watched).stat().st_size):
@@ -126,7 +126,7 @@ def test_a_round_that_is_killed_again_and_again(tmp_path):
             assert psutil.wait_procs(stages, timeout=20)[1] == [], "a stage outlived its command"
         assert iterate.main(command(url, folder)) == 0
     for name in ("trajectories", "values", "states", "scores", "pairs"):
-        made, wanted = (list(read_records([path / f"{name}.jsonl"])) for path in (folder, whole))
+        made, wanted = (list(read([path / f"{name}.jsonl"])) for path in (folder, whole))
         assert len(made) == len(wanted) > 0
         if name not in ("scores", "pairs"):
             assert sorted(made, key=by_key) == sorted(wanted, key=by_key)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.step_ppo import pairs
-from recipes.step_ppo.journal import Journal
 from recipes.step_ppo.pairs import Candidate, one_pair_per_question, outcome_pairs, pair_record, process_pairs
+from recipes.step_ppo.pipeline import pairs
+from recipes.step_ppo.pipeline.records import open_journal, read
 
 
 def candidates(right, wrong):
@@ -108,7 +108,7 @@ def test_one_pair_per_question():
 
 
 def write(path, records):
-    with Journal(path) as journal:
+    with open_journal(path) as journal:
         journal.extend(records)
     return str(path)
 
@@ -136,8 +136,8 @@ def files(tmp_path):
     return write(tmp_path / "t.jsonl", trajectories), write(tmp_path / "s.jsonl", scores), tmp_path
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def written(path):
+    return list(read([path]))
 
 
 def test_command_counts_and_prm_train_exclusion(files):
@@ -146,13 +146,13 @@ def test_command_counts_and_prm_train_exclusion(files):
     out = folder / "pairs.jsonl"
     command = ["--trajectories", trajectories, "--scores", scores, "--output", str(out), "--prm-train", train]
     pairs.main(command)
-    records = read(out)
+    records = written(out)
     assert sum(r["kind"] == "contrastive" for r in records) == 6
     # product .81 against .18
     assert [r["id"] for r in records if r["kind"] == "positive"] == ["0", "2"]
     assert records[0]["chosen_full_rewards"] == [0.9, 0.9]
     pairs.main(command)
-    assert read(out) == records
+    assert written(out) == records
 
 
 def test_command_without_action_scores(files):
@@ -160,7 +160,7 @@ def test_command_without_action_scores(files):
     out = folder / "pairs.jsonl"
     pairs.main(["--trajectories", trajectories, "--scores", scores, "--output", str(out), "--remove-action"])
     # without the Action step both correct responses score .9
-    assert {r["kind"] for r in read(out)} == {"contrastive"}
+    assert {r["kind"] for r in written(out)} == {"contrastive"}
 
 
 def test_scores_of_other_trajectories_are_refused(files):

@@ -14,17 +14,17 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, Qwen3Config, Qwen3ForCausalLM
 
-from recipes.step_ppo import prm
+from recipes.common.files import write_parquet
 from recipes.step_ppo.calibration import calibration_error, expected_value, value_statistics
-from recipes.step_ppo.data import Question, make_row
-from recipes.step_ppo.journal import Journal
-from recipes.step_ppo.prepare import write_parquet
-from recipes.step_ppo.prm_examples import PRMExample, prm_examples, replayed
-from recipes.step_ppo.prm_model import IGNORED, collate, export_backbone, load_prm, step_probabilities
+from recipes.step_ppo.pipeline import prm
+from recipes.step_ppo.pipeline.data import Question, make_row
+from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
+from recipes.step_ppo.pipeline.prm_model import IGNORED, collate, export_backbone, load_prm, step_probabilities
+from recipes.step_ppo.pipeline.records import open_journal
+from recipes.step_ppo.pipeline.training_run import last_complete_checkpoint
 from recipes.step_ppo.states import StateSampling, state_records
 from recipes.step_ppo.steps import segment_response
 from recipes.step_ppo.tokens import EncodedTrajectory, encode_prompt, encode_trajectory
-from recipes.step_ppo.training_run import last_complete_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import byte_level_tokenizer, random_trajectory, sentencepiece_like_tokenizer  # noqa: E402
@@ -271,7 +271,7 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
         "train": [v for v in values if int(v["id"]) < 20],
         "dev": [v for v in values if int(v["id"]) >= 20],
     }.items():
-        with Journal(tmp_path / f"{name}.jsonl") as journal:
+        with open_journal(tmp_path / f"{name}.jsonl") as journal:
             journal.extend(part)
     command = [
         "--data", str(tmp_path / "p.parquet"), "--trajectories", str(tmp_path / "t.jsonl"),
@@ -308,7 +308,7 @@ def test_sigkill_while_training(tmp_path, model_folder):
     rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(30)]
     write_parquet(tmp_path / "p.parquet", rows)
     for name, part in {"t": trajectories_, "v": values}.items():
-        with Journal(tmp_path / f"{name}.jsonl") as journal:
+        with open_journal(tmp_path / f"{name}.jsonl") as journal:
             journal.extend(part)
     command = [
         "--data", str(tmp_path / "p.parquet"), "--trajectories", str(tmp_path / "t.jsonl"), "--values",
@@ -319,7 +319,9 @@ def test_sigkill_while_training(tmp_path, model_folder):
     out = tmp_path / "killed"
     for checkpoint in (10, 30):
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-        child = subprocess.Popen([sys.executable, "-m", "recipes.step_ppo.prm", *command, str(out)], env=environment)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "recipes.step_ppo.pipeline.prm", *command, str(out)], env=environment
+        )
         while child.poll() is None and not (out / f"checkpoint-{checkpoint}" / "trainer_state.json").is_file():
             time.sleep(0.002)
         child.kill()
@@ -335,7 +337,7 @@ def test_shared_questions_are_refused(tmp_path, model_folder):
         tmp_path / "p.parquet", [make_row(PROMPT, "A", i, "t", data_source="x", style="react") for i in range(3)]
     )
     for name, part in {"t": trajectories_, "v": values, "d": values[:1]}.items():
-        with Journal(tmp_path / f"{name}.jsonl") as journal:
+        with open_journal(tmp_path / f"{name}.jsonl") as journal:
             journal.extend(part)
     with pytest.raises(SystemExit, match="both in"):
         prm.main(

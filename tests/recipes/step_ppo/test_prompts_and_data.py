@@ -5,8 +5,8 @@ import json
 import pyarrow.parquet
 import pytest
 
-from recipes.step_ppo import prepare
-from recipes.step_ppo.data import DATASETS, MalformedData, last_boxed, load_questions
+from recipes.step_ppo.pipeline import prepare
+from recipes.step_ppo.pipeline.data import DATASETS, MalformedData, last_boxed, load_questions
 from recipes.step_ppo.prompts import REACT_EXAMPLE, ordered_options, react_prompt, with_example
 from recipes.step_ppo.react import clean_response
 from recipes.step_ppo.steps import segment

@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from recipes.step_ppo import collect, complete, pairs, prepare, score, states, teach
-from recipes.step_ppo.data import load_questions
-from recipes.step_ppo.journal import CorruptJournal, JournalMismatch
+from recipes.errors import JournalError
+from recipes.step_ppo.pipeline import collect, complete, pairs, prepare, score, states, teach
+from recipes.step_ppo.pipeline.data import load_questions
+from recipes.step_ppo.pipeline.records import read
 from recipes.step_ppo.prompts import REACT_EXAMPLE
 from recipes.step_ppo.react import clean_response
 from recipes.step_ppo.tokens import encode_state
@@ -27,7 +28,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def records(path) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return list(read([path]))
 
 
 def by_key(path) -> dict[str, dict]:
@@ -113,7 +114,7 @@ def test_import_of_published_trajectories(data, collected, tmp_path):
 
 
 def test_other_options_do_not_mix(data, collected, tmp_path):
-    with serving() as (url, _), pytest.raises(JournalMismatch, match="temperature"):
+    with serving() as (url, _), pytest.raises(JournalError, match="temperature"):
         collect.main(collect_args(data, url, collected, "--temperature", "0.1"))
 
 
@@ -218,7 +219,7 @@ def test_a_fault_that_passes_costs_nothing(data, collected, tmp_path, fault):
         ("503", "http_503", 3),
         ("junk", "junk_reply", 3),
         ("wrong shape", "junk_reply", 3),
-        ("slow", "timeout", 3),
+        ("slow", "time_out", 3),
         ("404", "http_404", 1),
     ],
 )
@@ -287,7 +288,7 @@ def killed_and_resumed(arguments: list[str], output: Path, want: int) -> int:
 
 
 def records_whole(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    return [r for r in map(json.loads, path.read_bytes().split(b"\n")[:-1]) if "key" in r]
 
 
 @pytest.mark.parametrize("stage", ["collect", "complete", pytest.param("score", marks=pytest.mark.long)])
@@ -301,7 +302,7 @@ def test_sigkill_in_the_stages_that_ask_a_model(stage, data, collected, sampled_
         }[stage]
         module = {"collect": collect, "complete": complete, "score": score}[stage]
         module.main([str(whole) if argument == str(output) else argument for argument in arguments])
-        assert killed_and_resumed([f"recipes.step_ppo.{stage}", *arguments], output, len(records(whole))) == 2
+        assert killed_and_resumed([f"recipes.step_ppo.pipeline.{stage}", *arguments], output, len(records(whole))) == 2
         assert by_key(output) == by_key(whole)
 
 
@@ -313,7 +314,7 @@ def test_sigkill_of_the_teacher(data, tmp_path):
         teach.main([str(whole) if argument == str(output) else argument for argument in arguments])
         wanted = pyarrow.parquet.read_table(sft).to_pylist()
         sft.unlink()
-        assert killed_and_resumed(["recipes.step_ppo.teach", *arguments], output, len(records(whole))) == 2
+        assert killed_and_resumed(["recipes.step_ppo.pipeline.teach", *arguments], output, len(records(whole))) == 2
     assert by_key(output) == by_key(whole)
     order = lambda row: (row["id"], row["response"])  # noqa: E731
     assert sorted(pyarrow.parquet.read_table(sft).to_pylist(), key=order) == sorted(wanted, key=order)
@@ -328,7 +329,15 @@ def test_sigkill_of_prepare_leaves_no_half_file(tmp_path):
             item = {"text": text, "question": "Which?", "options": list("wxyz"), "answer": i % 4}
             file.write(json.dumps(item) + "\n")
     output = tmp_path / "p.parquet"
-    arguments = ["recipes.step_ppo.prepare", "--dataset", "logiqa2", "--files", str(items), "--output", str(output)]
+    arguments = [
+        "recipes.step_ppo.pipeline.prepare",
+        "--dataset",
+        "logiqa2",
+        "--files",
+        str(items),
+        "--output",
+        str(output),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     child = subprocess.Popen([sys.executable, "-m", *arguments], env=environment, stderr=subprocess.DEVNULL)
     while child.poll() is None and not list(tmp_path.glob(".p.parquet.*")):
@@ -352,7 +361,7 @@ def test_sigkill_in_the_stages_without_a_model(tmp_path, stage):
                 for k, letter in enumerate("AAABB")
             ]
             file.write(json.dumps({"key": str(i), "id": str(i), "responses": responses}) + "\n")
-    arguments = [f"recipes.step_ppo.{stage}", "--trajectories", str(trajectories), "--output"]
+    arguments = [f"recipes.step_ppo.pipeline.{stage}", "--trajectories", str(trajectories), "--output"]
     output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
     {"states": states, "pairs": pairs}[stage].main([*arguments[1:], str(whole)])
     assert killed_and_resumed([*arguments, str(output)], output, len(records(whole))) == 2
@@ -364,7 +373,7 @@ def test_a_corrupt_line_between_stages(data, collected, tmp_path):
     broken = tmp_path / "broken.jsonl"
     broken.write_text(lines[0] + lines[1][: len(lines[1]) // 2] + "\n" + "".join(lines[2:]))
     command = ["--trajectories", str(broken), "--output", str(tmp_path / "s.jsonl")]
-    with pytest.raises(CorruptJournal, match=r"broken\.jsonl:2"):
+    with pytest.raises(JournalError, match=r"broken.jsonl, line 2"):
         states.main(command)
     states.main([*command, "--skip-corrupt"])
     kept = {json.loads(line)["id"] for i, line in enumerate(lines) if i != 1}

@@ -1,7 +1,6 @@
 """Where a state ends on tokens: completions begin where the policy does, whatever the tokenizer merges."""
 
 import hashlib
-import json
 import math
 import random
 import sys
@@ -10,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from recipes.step_ppo import collect, complete, states
-from recipes.step_ppo.data import load_questions, make_row
-from recipes.step_ppo.prepare import write_parquet
-from recipes.step_ppo.prm import encode_examples
-from recipes.step_ppo.prm_examples import prm_examples
-from recipes.step_ppo.prm_model import IGNORED
+from recipes.common.files import write_parquet
+from recipes.step_ppo.pipeline import collect, complete, states
+from recipes.step_ppo.pipeline.data import load_questions, make_row
+from recipes.step_ppo.pipeline.prm import encode_examples
+from recipes.step_ppo.pipeline.prm_examples import prm_examples
+from recipes.step_ppo.pipeline.prm_model import IGNORED
+from recipes.step_ppo.pipeline.records import read
+from recipes.step_ppo.pipeline.score import encode_responses
 from recipes.step_ppo.rollout_steps import rollout_steps
-from recipes.step_ppo.score import encode_responses
 from recipes.step_ppo.states import StateSampling, state_records
 from recipes.step_ppo.tokens import encode_prompt, encode_state, encode_trajectory, load_tokenizer
 
@@ -159,7 +159,7 @@ def test_the_mean_value_of_first_states_is_the_accuracy(tokenizer, tmp_path):
         states.main(["--trajectories", paths["trajectories"], *sampling, "--output", paths["states"]])
         more = ["--n", "4", "--states", paths["states"], "--tokenizer", str(tmp_path / "tokenizer")]
         complete.main([*served, *more, "--output", paths["values"]])
-    records = {name: [json.loads(line) for line in Path(path).read_text().splitlines()] for name, path in paths.items()}
+    records = {name: list(read([path])) for name, path in paths.items()}
     right = [response["correct"] for record in records["trajectories"] for response in record["responses"]]
     first = [record for record in records["values"] if record["step"] == 0]
     assert len(right) == 600 and len(first) == 600

@@ -1,14 +1,13 @@
 """Intermediate states: which steps are eligible, how many, how they are spread over files."""
 
-import json
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.step_ppo import states
-from recipes.step_ppo.journal import Journal, expand, read_records
+from recipes.step_ppo.pipeline import states
+from recipes.step_ppo.pipeline.records import expand, open_journal, read
 from recipes.step_ppo.states import StateSampling, sample_states, shard_bounds, state_lines, trajectory_rng
 
 RESPONSE = (
@@ -89,7 +88,7 @@ def test_the_original_lost_seven_questions_here():
 
 
 def trajectories(path, count):
-    with Journal(path) as journal:
+    with open_journal(path) as journal:
         for i in range(count):
             responses = [{"text": RESPONSE, "correct": True}, {"text": RESPONSE.replace("more", "m"), "correct": False}]
             journal.append({"key": str(i), "id": str(i), "responses": responses})
@@ -103,18 +102,18 @@ def test_command_shards_and_merge_hold_the_same_states_as_one_file(tmp_path):
     states.main([*options, "--output", str(tmp_path / "many.jsonl"), "--num-shards", "5"])
     shards = expand([str(tmp_path / "many.*-of-5.jsonl")])
     assert [p.name for p in shards] == [f"many.{i}-of-5.jsonl" for i in range(5)]
-    assert list(read_records(shards)) == list(read_records([tmp_path / "one.jsonl"]))
+    assert list(read(shards)) == list(read([tmp_path / "one.jsonl"]))
 
 
 def test_command_applies_min_step_without_moving_indices(tmp_path):
     path = tmp_path / "t.jsonl"
     short = "a\nAction 1: look\nAction 2: Finish[The answer is A.]"
-    with Journal(path) as journal:
+    with open_journal(path) as journal:
         responses = [{"text": short, "correct": True}, {"text": RESPONSE, "correct": True}]
         journal.append({"key": "0", "id": "0", "responses": responses})
     out = tmp_path / "s.jsonl"
     states.main(
         ["--trajectories", str(path), "--output", str(out), "--ratio", "1", "--ratio-s", "0", "--min-step", "7"]
     )
-    records = [json.loads(line) for line in out.read_text().splitlines()]
+    records = list(read([out]))
     assert {r["response_index"] for r in records} == {1} and len(records) == 4

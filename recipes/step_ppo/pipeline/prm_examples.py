@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from recipes.step_ppo.data import Question
 from recipes.step_ppo.labels import trajectory_value
+from recipes.step_ppo.pipeline.data import Question
 
 
 @dataclass(frozen=True)

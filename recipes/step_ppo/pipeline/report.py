@@ -1,11 +1,10 @@
-"""`python -m recipes.step_ppo.report`: what a pipeline reached, as Markdown, JSON and a calibration plot.
+"""`python -m recipes.step_ppo.pipeline.report`: what a pipeline reached, as Markdown, JSON and a calibration plot.
 
 The PRM is compared with completions of held-out states: its scores come from `score`, the truth from `complete` with
 as many completions as one can afford, since the rate over K = 3 is itself a noisy reading.
 """
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recipes.common import files
 from recipes.evaluation.intervals import Interval, bootstrap_mean
 from recipes.evaluation.learning_curves import read_curves
-from recipes.step_ppo import command
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, expected_value
-from recipes.step_ppo.journal import expand, read_records, write_atomically
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.records import expand, read
 from recipes.step_ppo.steps import segment_response
 
 ACCURACY_ENDING = "/acc/mean@1"
@@ -146,7 +146,8 @@ def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Map
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.report", description="Report a round, its PRM and the trainings on it."
+        prog="python -m recipes.step_ppo.pipeline.report",
+        description="Report a round, its PRM and the trainings on it.",
     )
     parser.add_argument("--round", type=Path, required=True, help="folder that iterate wrote")
     parser.add_argument("--truth", nargs="+", required=True, help="output of complete for held-out states")
@@ -163,14 +164,14 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
 
-    def read(name: str) -> Iterable[dict]:
-        return read_records([args.round / name])
+    def of_round(name: str) -> Iterable[dict]:
+        return read([args.round / name])
 
     expected, observed, left_out = states_beside_scores(
-        read("trajectories.jsonl"), read("scores.jsonl"), read_records(expand(args.truth))
+        of_round("trajectories.jsonl"), of_round("scores.jsonl"), read(expand(args.truth))
     )
     prm = agreement(expected, observed) | {"left_out": left_out}
-    pairs = Counter(record["kind"] for record in read("pairs.jsonl"))
+    pairs = Counter(record["kind"] for record in of_round("pairs.jsonl"))
     accuracies = {name: float(share) for name, _, share in (item.partition("=") for item in args.accuracy)}
     curves = {name: accuracy_curve(Path(path)) for name, _, path in (item.partition("=") for item in args.run)}
     if args.start and curves:
@@ -186,9 +187,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "accuracies": {name: found._asdict() for name, found in intervals.items()},
         "curves": curves,
     }
-    write_atomically(args.output / "report.json", json.dumps(content, indent=2))
+    files.write_json(args.output / "report.json", content)
     text = markdown(prm, pairs, intervals)
-    write_atomically(args.output / "report.md", text)
+    files.write(args.output / "report.md", text)
     print(text, end="")
     return 0
 

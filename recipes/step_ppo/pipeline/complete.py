@@ -1,16 +1,19 @@
-"""`python -m recipes.step_ppo.complete`: K completions per intermediate state; its value is the number of hits."""
+"""`python -m recipes.step_ppo.pipeline.complete`: K completions per intermediate state.
+
+The value of a state is the number of completions that reach the right answer.
+"""
 
 import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from recipes.step_ppo import command
-from recipes.step_ppo.data import MalformedData, Question, load_questions
-from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
-from recipes.step_ppo.journal import Journal, Record, expand, read_records
 from recipes.step_ppo.labels import state_value
-from recipes.step_ppo.outcome import correct, judge
-from recipes.step_ppo.stage import add_budget_arguments, budget_from, generate_into
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.data import MalformedData, Question, load_questions
+from recipes.step_ppo.pipeline.generation import Request, add_arguments, generator_from, request_seed, sampling_options
+from recipes.step_ppo.pipeline.outcome import correct, judge
+from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
+from recipes.step_ppo.pipeline.stage import add_budget_arguments, budget_from, generate_into
 from recipes.step_ppo.tokens import encode_state, load_tokenizer
 from reward_fns.result import Skip
 
@@ -56,7 +59,7 @@ def value_record(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.complete",
+        prog="python -m recipes.step_ppo.pipeline.complete",
         description="Sample K completions of every state and count those that reach the right answer.",
     )
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
@@ -77,14 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.chat:
         raise SystemExit("complete: chat completions cannot go on in the middle of a response; leave --chat out")
     questions = load_questions(args.data)
-    states = {r["key"]: r for r in read_records(expand(args.states), skip_corrupt=args.skip_corrupt)}
+    states = {r["key"]: r for r in read(expand(args.states), skip_corrupt=args.skip_corrupt)}
     if missing := next((s["id"] for s in states.values() if s["id"] not in questions), None):
         raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
     choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}
     tokenizer = load_tokenizer(args.tokenizer or args.model)
     # Values of an earlier version were sampled behind another token; the journal must not mix them.
     options = sampling_options(args) | choices | {"cut": "token"}
-    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
         requests = [
             Request(key, state_prompt(tokenizer, questions[state["id"]], state), request_seed(args.seed, key))
             for key, state in states.items()
@@ -100,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             description="complete",
         )
         print(f"{args.output}: {len(journal)} states ({tally.summary()})")
-    values = Counter(record["value"] for record in read_records([args.output], skip_corrupt=args.skip_corrupt))
+    values = Counter(record["value"] for record in read([args.output], skip_corrupt=args.skip_corrupt))
     print("values: " + ", ".join(f"{value}: {count}" for value, count in sorted(values.items(), key=str)))
     hit_rate = generator.prefix_cache_hit_rate() if generator else None
     if hit_rate is not None:

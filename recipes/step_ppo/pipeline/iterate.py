@@ -1,4 +1,4 @@
-"""`python -m recipes.step_ppo.iterate`: the next round from the process-DPO model, down to its pairs and its PRM.
+"""`python -m recipes.step_ppo.pipeline.iterate`: the next round from the process-DPO model, down to its pairs.
 
 Runs collect, states, complete, prm (from the PRM of the round before, with a share of that round's data replayed),
 score and pairs. Each is a command of its own in a process of its own, so that memory is returned; run this again
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recipes.step_ppo import command
-from recipes.step_ppo.journal import Journal, read_records
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.records import open_journal, read
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,19 @@ STAGES = ("collect", "states", "complete", "prm", "score", "pairs")
 def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> None:
     """Choose the questions of the PRM by position: the first `dev_questions` are held out, the next `prm_questions`
     train it."""
-    records = list(read_records([folder / "trajectories.jsonl"]))
+    records = list(read([folder / "trajectories.jsonl"]))
     # Sampling finishes in any order; the choice must not depend on it.
     records.sort(key=lambda record: (len(record["id"]), record["id"]))
     parts = {"dev_trajectories": records[:dev_questions], "prm_trajectories": records[dev_questions:][:prm_questions]}
     for name, part in parts.items():
-        with Journal(folder / f"{name}.jsonl", options={"questions": [dev_questions, prm_questions]}) as journal:
+        with open_journal(folder / f"{name}.jsonl", {"questions": [dev_questions, prm_questions]}) as journal:
             journal.extend(record for record in part if record["key"] not in journal)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.iterate", description="Run one round from a policy to its PRM and its pairs."
+        prog="python -m recipes.step_ppo.pipeline.iterate",
+        description="Run one round from a policy to its PRM and its pairs.",
     )
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--output", required=True, help="folder of the new round")

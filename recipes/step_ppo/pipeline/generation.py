@@ -8,12 +8,13 @@ import argparse
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from recipes.step_ppo.endpoint import Endpoint, EndpointError, EndpointOptions, Unreachable, in_parallel
+from reward_fns.endpoint import Endpoint, EndpointSettings
+from reward_fns.errors import EndpointError
 from reward_fns.result import Skip
 
 FOUR_LINE_BREAKS = "\n\n\n\n"
@@ -64,66 +65,54 @@ class EndpointGenerator:
     """An OpenAI-compatible server.
 
     Args:
-        options: where. model: name the server knows. sampling: how. concurrency: requests in flight.
+        settings: where, and how long to try. sampling: how.
         chat: use `/v1/chat/completions` (OpenAI's chat models) with the prompt as the user's message.
     """
 
-    def __init__(
-        self, options: EndpointOptions, model: str, sampling: Sampling, *, concurrency: int = 32, chat: bool = False
-    ):
-        self.options, self.model, self.sampling = options, model, sampling
-        self.concurrency, self.chat = concurrency, chat
+    def __init__(self, settings: EndpointSettings, sampling: Sampling, *, chat: bool = False):
+        self.settings, self.sampling, self.chat = settings, sampling, chat
 
     def run(self, requests: Iterable[Request], on_result: OnResult) -> None:
         asyncio.run(self._run(iter(requests), on_result))
 
     async def _run(self, requests: Iterator[Request], on_result: OnResult) -> None:
-        async with Endpoint(self.options) as endpoint:
+        async with Endpoint(self.settings) as endpoint:
 
             async def work() -> None:
                 for request in requests:
                     on_result(request, await self._ask(endpoint, request))
 
-            await in_parallel(self.concurrency, work)
+            await in_parallel(self.settings.concurrency, work)
 
     async def _ask(self, endpoint: Endpoint, request: Request) -> "list[str] | Skip":
         sampling = self.sampling
-        body: dict[str, Any] = {
-            "model": self.model,
+        how: dict[str, Any] = {
             "n": sampling.n,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
             "seed": request.seed,
+            "stop": list(sampling.stop) or None,
         }
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if self.chat:
-            path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": request.prompt}]
-        else:
-            path, body["prompt"] = "/v1/completions", request.prompt
         try:
-            return await endpoint.post(path, body, self._texts)
+            if self.chat:
+                answer = await endpoint.chat([{"role": "user", "content": request.prompt}], **how)
+            else:
+                answer = await endpoint.complete(request.prompt, **how)
         except EndpointError as error:
             return Skip(f"{error.reason}: {error}")
-
-    def _texts(self, reply: Any) -> list[str]:
-        choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-        texts = [choice["message"]["content"] if self.chat else choice["text"] for choice in choices]
-        if len(texts) != self.sampling.n or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"expected {self.sampling.n} texts, found {len(texts)}")
-        return texts
+        return answer.texts
 
     def prefix_cache_hit_rate(self) -> float | None:
         """Share of prompt tokens found in vLLM's prefix cache since the server started, None where it does not say."""
 
         async def page() -> str:
-            async with Endpoint(self.options) as endpoint:
+            async with Endpoint(self.settings) as endpoint:
                 return await endpoint.get_text("/metrics")
 
         try:
             text = asyncio.run(page())
-        except Unreachable:
+        except EndpointError:
             return None
         totals = {"queries": 0.0, "hits": 0.0}
         for line in text.splitlines():
@@ -131,6 +120,17 @@ class EndpointGenerator:
                 if line.startswith(f"vllm:prefix_cache_{name}_total"):
                     totals[name] += float(line.rsplit(" ", 1)[1])
         return totals["hits"] / totals["queries"] if totals["queries"] else None
+
+
+async def in_parallel(count: int, work: Callable[[], Awaitable[None]]) -> None:
+    """Run `count` workers side by side; the first exception ends them all."""
+    tasks = [asyncio.ensure_future(work()) for _ in range(count)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class VLLMGenerator:
@@ -196,9 +196,7 @@ def add_arguments(
     model.add_argument("--endpoint", help="root of an OpenAI-compatible server; without it vLLM runs in this process")
     model.add_argument("--chat", action="store_true", help="endpoint: use chat completions")
     model.add_argument("--api-key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
-    model.add_argument("--concurrency", type=int, default=32, help="endpoint: requests in flight")
-    model.add_argument("--timeout", type=float, default=600.0, help="endpoint: seconds for one attempt")
-    model.add_argument("--attempts", type=int, default=4, help="endpoint: how often one request is sent at most")
+    add_endpoint_arguments(model, timeout=600.0)
     model.add_argument("--engine", type=json.loads, default={}, help="vLLM: further arguments as a JSON object")
     model.add_argument("--batch", type=int, default=1024, help="vLLM: requests between two writes")
     sampling = parser.add_argument_group("sampling")
@@ -219,6 +217,22 @@ def generator_from(args: argparse.Namespace) -> Generator:
     """The generator that the options of `add_arguments` describe."""
     sampling = Sampling(args.n, args.temperature, args.top_p, args.max_tokens, tuple(args.stop))
     if args.endpoint:
-        options = EndpointOptions(args.endpoint, args.timeout, args.attempts, api_key_env=args.api_key_env)
-        return EndpointGenerator(options, args.model, sampling, concurrency=args.concurrency, chat=args.chat)
+        return EndpointGenerator(
+            endpoint_settings(args, args.model, key_variable=args.api_key_env), sampling, chat=args.chat
+        )
     return VLLMGenerator(args.model, sampling, engine=args.engine, batch=args.batch)
+
+
+def add_endpoint_arguments(group: argparse._ArgumentGroup, *, timeout: float) -> None:
+    """How patiently an endpoint is asked."""
+    group.add_argument("--concurrency", type=int, default=32, help="endpoint: requests in flight")
+    group.add_argument("--timeout", type=float, default=timeout, help="endpoint: seconds for one attempt")
+    group.add_argument("--attempts", type=int, default=4, help="endpoint: how often one request is sent at most")
+
+
+def endpoint_settings(args: argparse.Namespace, model: str, *, key_variable: str | None) -> EndpointSettings:
+    """The endpoint that the options of `add_endpoint_arguments` describe."""
+    return EndpointSettings(
+        args.endpoint, model, key_variable=key_variable, timeout=args.timeout, attempts=args.attempts,
+        concurrency=args.concurrency, max_wait=20.0,
+    )  # fmt: skip

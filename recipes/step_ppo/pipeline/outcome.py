@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from recipes.step_ppo.data import Question
+from recipes.step_ppo.pipeline.data import Question
 from reward_fns import math, multiple_choice
 from reward_fns.result import Score, Skip
 

@@ -4,16 +4,16 @@ import asyncio
 import inspect
 from typing import Any
 
-from omegaconf import OmegaConf
 from transformers import GenerationConfig
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from recipes.step_ppo.endpoint import Endpoint, EndpointError, EndpointOptions
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
 from recipes.step_ppo.step_rewards import token_rewards
+from reward_fns.endpoint import Endpoint, EndpointSettings
+from reward_fns.errors import EndpointError
 from reward_fns.result import Score, Skip, normalise
 
 
@@ -28,7 +28,7 @@ class StepRewardManager(RewardManagerBase):
 
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
         super().__init__(config, tokenizer, compute_score)
-        self.settings = StepPPOSettings.from_mapping(OmegaConf.to_container(config.step_ppo, resolve=True))
+        self.settings = StepPPOSettings.from_mapping(config.step_ppo)
         self.eos_ids = end_ids(tokenizer, config.actor_rollout_ref.model.path)
         prm = self.settings.prm
         url = prm.url or (f"http://{reward_router_address}" if reward_router_address else None)
@@ -36,9 +36,14 @@ class StepRewardManager(RewardManagerBase):
             raise ValueError(
                 "step rewards need a PRM: set step_ppo.prm.url, or reward.reward_model.enable=true with its own pool"
             )
-        self.model = prm.model or config.reward.reward_model.model_path
-        self.options = EndpointOptions(url or "", prm.timeout, prm.attempts, prm.max_wait, api_key_env="")
-        self._endpoint: Endpoint | None = None
+        self.endpoint = None
+        if self.settings.reward.needs_prm:
+            name = prm.model or config.reward.reward_model.model_path
+            self.endpoint = Endpoint(
+                EndpointSettings(
+                    url, name, key_variable=None, timeout=prm.timeout, attempts=prm.attempts, max_wait=prm.max_wait
+                )
+            )
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         item = data[-1:][0]
@@ -91,9 +96,7 @@ class StepRewardManager(RewardManagerBase):
 
     async def _values(self, prompt: list[int], response: list[int]) -> list[float]:
         """P(good) at each response token."""
-        if self._endpoint is None:
-            self._endpoint = await Endpoint(self.options).__aenter__()
-        rows = await token_probabilities(self._endpoint, self.model, prompt + response)
+        rows = await token_probabilities(self.endpoint, prompt + response)
         return [sum(row[c] for c in self.settings.prm.classes) for row in rows[len(prompt) :]]
 
     async def _outcome(self, item, response: list[int]) -> Score | Skip:

@@ -1,13 +1,14 @@
 """SFT on the pipeline's own text form with verl's trainer: prompt and response as plain text, loss on the response
 and EOS.
 
-Use it through `data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset data.custom_cls.name=ContinuationDataset`.
+Use it through `data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset` and
+`data.custom_cls.name=ContinuationDataset`.
 """
 
 import torch
 from torch.utils.data import Dataset
 
-from recipes.step_ppo.data import read_items
+from recipes.step_ppo.pipeline.data import read_items
 from recipes.step_ppo.tokens import encode_trajectory
 
 

@@ -1,5 +1,7 @@
-"""`python -m recipes.step_ppo.collect`: sample trajectories, clean, deduplicate and score them; or import published
-ones."""
+"""`python -m recipes.step_ppo.pipeline.collect`: sample trajectories, clean, deduplicate and score them.
+
+Or import published ones, with `--import-file`.
+"""
 
 import argparse
 import sys
@@ -8,13 +10,13 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from recipes.step_ppo import command
-from recipes.step_ppo.data import MalformedData, Question, load_questions, read_items
-from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
-from recipes.step_ppo.journal import Journal, Record
-from recipes.step_ppo.outcome import correct, judge
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.data import MalformedData, Question, load_questions, read_items
+from recipes.step_ppo.pipeline.generation import Request, add_arguments, generator_from, request_seed, sampling_options
+from recipes.step_ppo.pipeline.outcome import correct, judge
+from recipes.step_ppo.pipeline.records import Record, open_journal
+from recipes.step_ppo.pipeline.stage import Tally, add_budget_arguments, budget_from, generate_into
 from recipes.step_ppo.react import FIRST_STEP, CleaningRules, clean_response
-from recipes.step_ppo.stage import Tally, add_budget_arguments, budget_from, generate_into
 from reward_fns.result import Skip
 
 
@@ -104,7 +106,7 @@ def selected_questions(args: argparse.Namespace) -> dict[str, Question]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.collect",
+        prog="python -m recipes.step_ppo.pipeline.collect",
         description="Sample trajectories for every prompt, clean, deduplicate and score them.",
     )
     add_cleaning_arguments(parser)
@@ -114,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _import_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.collect --import-file",
+        prog="python -m recipes.step_ppo.pipeline.collect --import-file",
         description="Clean, deduplicate and score the responses of a published trajectory file.",
     )
     parser.add_argument("--import-file", required=True, help=".json or .jsonl with 'id' (position) and 'response'")
@@ -129,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     questions = selected_questions(args)
     options = sampling_options(args) | cleaning_options(args)
-    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
         requests = [Request(q.id, q.prompt, request_seed(args.seed, q.id)) for q in questions.values()]
         tally, _ = generate_into(
             journal,
@@ -153,7 +155,7 @@ def _import(args: argparse.Namespace) -> int:
         published = {key: value for key, value in published.items() if key in questions}
     tally = Tally(budget_from(args))
     options = cleaning_options(args) | {"imported": True}
-    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
         for key, responses in tqdm(published.items(), desc="import", unit="question"):
             if key in journal:
                 continue

@@ -1,4 +1,4 @@
-"""`python -m recipes.step_ppo.score`: PRM probabilities at every step end of collected trajectories."""
+"""`python -m recipes.step_ppo.pipeline.score`: PRM probabilities at every step end of collected trajectories."""
 
 import argparse
 import asyncio
@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from recipes.step_ppo import command
-from recipes.step_ppo.data import Question, load_questions
-from recipes.step_ppo.endpoint import Endpoint, EndpointError, EndpointOptions, in_parallel
-from recipes.step_ppo.journal import Journal, Record, expand, read_records
 from recipes.step_ppo.labels import class_probability
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.data import Question, load_questions
+from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings, in_parallel
+from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
+from recipes.step_ppo.pipeline.stage import Tally, add_budget_arguments, budget_from
 from recipes.step_ppo.prm_client import token_probabilities
-from recipes.step_ppo.stage import Tally, add_budget_arguments, budget_from
 from recipes.step_ppo.steps import segment_response
 from recipes.step_ppo.tokens import EncodedTrajectory, encode_trajectory
+from reward_fns.endpoint import Endpoint, EndpointSettings
+from reward_fns.errors import EndpointError
 from reward_fns.result import Skip
 
 Scored = "list[Tensor] | Skip"
@@ -72,7 +74,7 @@ class LocalScorer:
     """The PRM in this process, on an accelerator where there is one."""
 
     def __init__(self, path: str, *, batch_size: int, dtype: str, pad_token_id: int):
-        from recipes.step_ppo.prm_model import load_prm
+        from recipes.step_ppo.pipeline.prm_model import load_prm
 
         self.model = load_prm(path, dtype=getattr(torch, dtype))
         if torch.accelerator.is_available():
@@ -82,7 +84,7 @@ class LocalScorer:
     def run(
         self, work: Iterable[tuple[str, list[EncodedTrajectory]]], on_result: Callable[[str, Scored], None]
     ) -> None:
-        from recipes.step_ppo.prm_model import step_probabilities
+        from recipes.step_ppo.pipeline.prm_model import step_probabilities
 
         iterator = iter(work)
         # Several questions at a time, so that trajectories of one length meet in a batch.
@@ -98,8 +100,8 @@ class LocalScorer:
 class EndpointScorer:
     """A PRM served by `vllm serve --runner pooling`."""
 
-    def __init__(self, options: EndpointOptions, model: str, *, concurrency: int):
-        self.options, self.model, self.concurrency = options, model, concurrency
+    def __init__(self, settings: EndpointSettings):
+        self.settings = settings
 
     def run(
         self, work: Iterable[tuple[str, list[EncodedTrajectory]]], on_result: Callable[[str, Scored], None]
@@ -107,19 +109,19 @@ class EndpointScorer:
         asyncio.run(self._run(iter(work), on_result))
 
     async def _run(self, work: Iterator, on_result: Callable[[str, Scored], None]) -> None:
-        async with Endpoint(self.options) as endpoint:
+        async with Endpoint(self.settings) as endpoint:
 
             async def worker() -> None:
                 for key, trajectories in work:
                     on_result(key, await self._ask(endpoint, trajectories))
 
-            await in_parallel(self.concurrency, worker)
+            await in_parallel(self.settings.concurrency, worker)
 
     async def _ask(self, endpoint: Endpoint, trajectories: list[EncodedTrajectory]) -> Scored:
         found = []
         for trajectory in trajectories:
             try:
-                rows = await token_probabilities(endpoint, self.model, trajectory.ids)
+                rows = await token_probabilities(endpoint, trajectory.ids)
             except EndpointError as error:
                 return Skip(f"{error.reason}: {error}")
             found.append(torch.tensor([rows[end] for end in trajectory.ends], dtype=torch.float32))
@@ -128,7 +130,8 @@ class EndpointScorer:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.score", description="Read the PRM at every step end of collected trajectories."
+        prog="python -m recipes.step_ppo.pipeline.score",
+        description="Read the PRM at every step end of collected trajectories.",
     )
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
@@ -140,9 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-length", type=int, default=4096, help="longer trajectories get no score (tokens)")
     parser.add_argument("--batch-size", type=int, default=8, help="local: trajectories per forward pass")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32", help="local")
-    parser.add_argument("--concurrency", type=int, default=32, help="endpoint: requests in flight")
-    parser.add_argument("--timeout", type=float, default=120.0, help="endpoint: seconds for one attempt")
-    parser.add_argument("--attempts", type=int, default=4, help="endpoint: how often one request is sent at most")
+    add_endpoint_arguments(parser, timeout=120.0)
     parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
     add_budget_arguments(parser)
     return parser
@@ -153,11 +154,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     args = _parser().parse_args(argv)
     questions = load_questions(args.data)
-    trajectories = list(read_records(expand(args.trajectories), skip_corrupt=args.skip_corrupt))
+    trajectories = list(read(expand(args.trajectories), skip_corrupt=args.skip_corrupt))
     tokenizer = AutoTokenizer.from_pretrained(args.prm)
     options = {name: getattr(args, name) for name in ("prm", "classes", "max_length")}
     tally = Tally(budget_from(args))
-    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
         pending = [trajectory for trajectory in trajectories if trajectory["key"] not in journal]
         progress = tqdm(
             total=len(trajectories), initial=len(trajectories) - len(pending), desc="score", unit="question"
@@ -188,8 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _scorer(args: argparse.Namespace, tokenizer) -> LocalScorer | EndpointScorer:
     if args.endpoint:
-        options = EndpointOptions(args.endpoint, args.timeout, args.attempts)
-        return EndpointScorer(options, args.served_name or args.prm, concurrency=args.concurrency)
+        return EndpointScorer(endpoint_settings(args, args.served_name or args.prm, key_variable="OPENAI_API_KEY"))
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return LocalScorer(args.prm, batch_size=args.batch_size, dtype=args.dtype, pad_token_id=pad)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from recipes.step_ppo.generation import Generator, Request
-from recipes.step_ppo.journal import Journal, Record
+from recipes.common.journal import Journal
+from recipes.step_ppo.pipeline.generation import Generator, Request
+from recipes.step_ppo.pipeline.records import Record
 from reward_fns.errors import BudgetSpent
 from reward_fns.result import FailureBudget, Skip
 

@@ -1,22 +1,25 @@
-"""`python -m recipes.step_ppo.teach`: a teacher writes one-shot trajectories; the right ones become SFT data."""
+"""`python -m recipes.step_ppo.pipeline.teach`: a teacher writes one-shot trajectories.
+
+The right ones become SFT data.
+"""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.step_ppo import command
-from recipes.step_ppo.collect import (
+from recipes.common.files import write_parquet
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.collect import (
     add_cleaning_arguments,
     cleaning_options,
     selected_questions,
     trajectory_record,
 )
-from recipes.step_ppo.data import Question
-from recipes.step_ppo.generation import Request, add_arguments, generator_from, request_seed, sampling_options
-from recipes.step_ppo.journal import Journal, expand, read_records
-from recipes.step_ppo.prepare import write_parquet
+from recipes.step_ppo.pipeline.data import Question
+from recipes.step_ppo.pipeline.generation import Request, add_arguments, generator_from, request_seed, sampling_options
+from recipes.step_ppo.pipeline.records import expand, open_journal, read
+from recipes.step_ppo.pipeline.stage import budget_from, generate_into
 from recipes.step_ppo.prompts import REACT_EXAMPLE, with_example
-from recipes.step_ppo.stage import budget_from, generate_into
 
 
 def sft_rows(questions: dict[str, Question], records: Sequence[dict]) -> list[dict]:
@@ -35,7 +38,7 @@ def sft_rows(questions: dict[str, Question], records: Sequence[dict]) -> list[di
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.teach",
+        prog="python -m recipes.step_ppo.pipeline.teach",
         description="Let a teacher write one-shot trajectories and keep the right ones as SFT data.",
     )
     add_cleaning_arguments(parser)
@@ -54,10 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     questions = selected_questions(args)
     if args.trajectories:
-        records = list(read_records(expand(args.trajectories), skip_corrupt=args.skip_corrupt))
+        records = list(read(expand(args.trajectories), skip_corrupt=args.skip_corrupt))
     else:
         _ask_teacher(args, questions)
-        records = list(read_records([args.output], skip_corrupt=args.skip_corrupt))
+        records = list(read([args.output], skip_corrupt=args.skip_corrupt))
     rows = sft_rows(questions, [record for record in records if record["id"] in questions])
     if not rows:
         raise SystemExit(f"no correct trajectory among {len(records)} questions: nothing to train on")
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _ask_teacher(args: argparse.Namespace, questions: dict[str, Question]) -> None:
     example = REACT_EXAMPLE if args.example is None else args.example and Path(args.example).read_text(encoding="utf-8")
     options = sampling_options(args) | cleaning_options(args) | {"example": example}
-    with Journal(args.output, options=options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
         requests = [
             Request(q.id, with_example(q.prompt, example) if example else q.prompt, request_seed(args.seed, q.id))
             for q in questions.values()

@@ -201,7 +201,7 @@ def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
                 )
             except (KeyError, IndexError, TypeError) as error:
                 raise MalformedData(
-                    f"{path}, row {number} is no prepared prompt ({error!r}): run recipes.step_ppo.prepare"
+                    f"{path}, row {number} is no prepared prompt ({error!r}): run recipes.step_ppo.pipeline.prepare"
                 ) from error
             if question.id in questions:
                 raise MalformedData(

@@ -5,7 +5,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
+import recipes
+import reward_fns
+
+PACKAGES = tuple(Path(package.__file__).resolve().parent for package in (recipes, reward_fns))
 
 
 def run(main: Callable[[], int]) -> None:
@@ -18,8 +21,8 @@ def run(main: Callable[[], int]) -> None:
     except OSError as error:
         sys.exit(f"{_name()}: {error}")
     except ValueError as error:
-        innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-        if PACKAGE not in Path(innermost).resolve().parents:
+        innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve()
+        if not any(package in innermost.parents for package in PACKAGES):
             raise
         sys.exit(f"{_name()}: {error}")
 

@@ -1,4 +1,4 @@
-"""`python -m recipes.step_ppo.prm`: train a process reward model on the values of intermediate states."""
+"""`python -m recipes.step_ppo.pipeline.prm`: train a process reward model on the values of intermediate states."""
 
 import argparse
 import json
@@ -9,14 +9,21 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments, set_seed
 
-from recipes.step_ppo import command
 from recipes.step_ppo.calibration import value_statistics
-from recipes.step_ppo.data import load_questions
-from recipes.step_ppo.journal import expand, read_records
-from recipes.step_ppo.prm_examples import PRMExample, prm_examples, replayed
-from recipes.step_ppo.prm_model import IGNORED, collate, export_backbone, load_prm
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.data import load_questions
+from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
+from recipes.step_ppo.pipeline.prm_model import IGNORED, collate, export_backbone, load_prm
+from recipes.step_ppo.pipeline.records import expand, read
+from recipes.step_ppo.pipeline.training_run import (
+    add_training_arguments,
+    is_finished,
+    last_complete_checkpoint,
+    mark_finished,
+    options_of,
+    trainer_arguments,
+)
 from recipes.step_ppo.tokens import encode_trajectory
-from recipes.step_ppo.training_run import is_finished, last_complete_checkpoint, mark_finished
 
 
 def encode_examples(
@@ -65,7 +72,7 @@ def evaluate(trainer: Trainer, rows: list[dict]) -> dict[str, float]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.prm", description="Train a process reward model with K + 1 classes."
+        prog="python -m recipes.step_ppo.pipeline.prm", description="Train a process reward model with K + 1 classes."
     )
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect")
@@ -77,73 +84,25 @@ def _parser() -> argparse.ArgumentParser:
         "--replay-fraction", type=float, default=0.1, help="share of the earlier examples (default 0.1)"
     )
     parser.add_argument("--model", required=True, help="SFT checkpoint, or the PRM of the round before")
-    parser.add_argument(
-        "--output", required=True, help="folder; a run that was killed continues from its last checkpoint"
-    )
     parser.add_argument("--num-completions", type=int, default=3, help="K; the head has K + 1 classes")
     parser.add_argument("--no-whole-trajectories", action="store_true", help="do not label complete trajectories")
     parser.add_argument("--export-backbone", action="store_true", help="also write <output>/backbone for verl's critic")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
-    training = parser.add_argument_group("training")
-    training.add_argument("--epochs", type=float, default=2.0)
-    training.add_argument("--max-steps", type=int, default=-1)
-    training.add_argument("--learning-rate", type=float, default=1e-6)
-    training.add_argument("--batch-size", type=int, default=4, help="trajectories per device and micro-batch")
-    training.add_argument("--accumulation", type=int, default=4)
-    training.add_argument("--warmup-steps", type=int, default=200)
-    training.add_argument("--weight-decay", type=float, default=0.01)
-    training.add_argument("--max-length", type=int, default=4096, help="tokens")
-    training.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    training.add_argument("--save-steps", type=int, default=200)
-    training.add_argument("--gradient-checkpointing", action="store_true")
-    training.add_argument("--deepspeed", help="DeepSpeed configuration, or set FSDP through accelerate's own launcher")
-    training.add_argument("--attention", default="sdpa", help="attention implementation")
-    training.add_argument("--report-to", nargs="*", default=["none"])
-    training.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gradient-checkpointing", action="store_true")
+    parser.add_argument("--attention", default="sdpa", help="attention implementation")
+    add_training_arguments(parser, learning_rate=1e-6, max_length=4096, seed=0, unit="trajectories")
     return parser
-
-
-def _arguments(args: argparse.Namespace) -> TrainingArguments:
-    cpu = not torch.accelerator.is_available()
-    return TrainingArguments(
-        output_dir=args.output,
-        num_train_epochs=args.epochs,
-        max_steps=args.max_steps,
-        learning_rate=args.learning_rate,
-        per_device_train_batch_size=args.batch_size,
-        per_device_eval_batch_size=args.batch_size,
-        gradient_accumulation_steps=args.accumulation,
-        warmup_steps=args.warmup_steps,
-        weight_decay=args.weight_decay,
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        adam_epsilon=1e-6,
-        max_grad_norm=1.0,
-        lr_scheduler_type="linear",
-        bf16=args.dtype == "bfloat16" and not cpu,
-        use_cpu=cpu,
-        gradient_checkpointing=args.gradient_checkpointing,
-        deepspeed=args.deepspeed,
-        save_steps=args.save_steps,
-        save_total_limit=2,
-        logging_steps=10,
-        logging_first_step=True,
-        report_to=args.report_to,
-        remove_unused_columns=False,
-        seed=args.seed,
-    )
 
 
 def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRMExample]]:
     questions = load_questions(args.data)
 
     def examples(trajectories: list[str], values: list[str]) -> list[PRMExample]:
-        read = {"skip_corrupt": args.skip_corrupt}
+        how = {"skip_corrupt": args.skip_corrupt}
         return list(
             prm_examples(
                 questions,
-                read_records(expand(trajectories), **read),
-                read_records(expand(values), **read),
+                read(expand(trajectories), **how),
+                read(expand(values), **how),
                 num_completions=args.num_completions,
                 whole_trajectories=not args.no_whole_trajectories,
             )
@@ -162,7 +121,7 @@ def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRM
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    options = {name: value for name, value in vars(args).items() if name not in ("output", "skip_corrupt", "report_to")}
+    options = options_of(args)
     if is_finished(args.output, options):
         print(f"{args.output} is already trained with these options")
         return 0
@@ -178,7 +137,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = load_prm(args.model, args.num_completions + 1, dtype=torch.float32, attn_implementation=args.attention)
     trainer = Trainer(
         model=model,
-        args=_arguments(args),
+        args=TrainingArguments(
+            **trainer_arguments(args),
+            per_device_eval_batch_size=args.batch_size,
+            gradient_checkpointing=args.gradient_checkpointing,
+            logging_first_step=True,
+            remove_unused_columns=False,
+        ),
         train_dataset=rows,
         data_collator=lambda batch: collate(batch, pad),
         compute_loss_func=prefix_loss,

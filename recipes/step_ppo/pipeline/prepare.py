@@ -1,21 +1,19 @@
-"""`python -m recipes.step_ppo.prepare`: a data set as verl parquet."""
+"""`python -m recipes.step_ppo.pipeline.prepare`: a data set as verl parquet."""
 
 import argparse
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 from tqdm import tqdm
 
-from recipes.step_ppo import command
-from recipes.step_ppo.data import DATASETS, load_items
+from recipes.common.files import write_parquet
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.data import DATASETS, load_items
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.prepare", description="Write a data set as prompts in verl's parquet format."
+        prog="python -m recipes.step_ppo.pipeline.prepare",
+        description="Write a data set as prompts in verl's parquet format.",
     )
     parser.add_argument(
         "--dataset", choices=sorted(DATASETS), required=True, help="which data set, or whose shape --files has"
@@ -43,15 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_parquet(args.output, rows)
     print(f"{args.output}: {len(rows)} prompts")
     return 0
-
-
-def write_parquet(path: str | Path, rows: Sequence[dict]) -> None:
-    """Write rows as one parquet file, whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), scratch)
-    os.replace(scratch, path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m recipes.step_ppo.dpo`: DPO and process-DPO on the pairs, through TRL (extra `dpo`).
+"""`python -m recipes.step_ppo.pipeline.dpo`: DPO and process-DPO on the pairs, through TRL (extra `dpo`).
 
 The loss is ordinary trajectory-level DPO in both cases; process-DPO differs in its pairs.
 """
@@ -7,10 +7,17 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from recipes.step_ppo import command
-from recipes.step_ppo.data import Question, load_questions
-from recipes.step_ppo.journal import expand, read_records
-from recipes.step_ppo.training_run import is_finished, last_complete_checkpoint, mark_finished
+from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.data import Question, load_questions
+from recipes.step_ppo.pipeline.records import expand, read
+from recipes.step_ppo.pipeline.training_run import (
+    add_training_arguments,
+    is_finished,
+    last_complete_checkpoint,
+    mark_finished,
+    options_of,
+    trainer_arguments,
+)
 
 _HELPER_SMOOTHING = 0.25
 
@@ -61,33 +68,17 @@ def preference_rows(questions: dict[str, Question], pairs: Sequence[dict]) -> li
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.dpo",
+        prog="python -m recipes.step_ppo.pipeline.dpo",
         description="Train with DPO on the pairs; launch with accelerate or torchrun.",
     )
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--pairs", nargs="+", required=True, help="output of pairs")
     parser.add_argument("--model", required=True, help="initial policy, and frozen reference")
-    parser.add_argument(
-        "--output", required=True, help="folder; a run that was killed continues from its last checkpoint"
-    )
     parser.add_argument("--loss", choices=("sigmoid", "hinge", "ipo"), default="sigmoid")
     parser.add_argument("--beta", type=float, default=0.1)
     parser.add_argument("--label-smoothing", type=float, default=0.0, help="cDPO, for the sigmoid loss")
-    parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--max-steps", type=int, default=-1)
-    parser.add_argument("--learning-rate", type=float, default=2e-6)
-    parser.add_argument("--batch-size", type=int, default=4, help="pairs per device and micro-batch")
-    parser.add_argument("--accumulation", type=int, default=4)
-    parser.add_argument("--warmup-steps", type=int, default=200)
-    parser.add_argument("--weight-decay", type=float, default=0.01)
-    parser.add_argument("--max-length", type=int, default=2048, help="tokens of prompt and response")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--save-steps", type=int, default=200)
-    parser.add_argument("--deepspeed", help="DeepSpeed configuration, or set FSDP through accelerate's own launcher")
     parser.add_argument("--no-gradient-checkpointing", action="store_true")
-    parser.add_argument("--report-to", nargs="*", default=["none"])
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    add_training_arguments(parser, learning_rate=2e-6, max_length=2048, seed=42, unit="pairs")
     return parser
 
 
@@ -97,43 +88,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         from trl import DPOConfig, DPOTrainer
     except ImportError as error:
         raise SystemExit(f"DPO needs TRL ({error}): pip install 'verl-duets[dpo]'") from error
-    import torch
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    options = {name: value for name, value in vars(args).items() if name not in ("output", "skip_corrupt", "report_to")}
+    options = options_of(args)
     if is_finished(args.output, options):
         print(f"{args.output} is already trained with these options")
         return 0
-    pairs = list(read_records(expand(args.pairs), skip_corrupt=args.skip_corrupt))
+    pairs = list(read(expand(args.pairs), skip_corrupt=args.skip_corrupt))
     rows = preference_rows(load_questions(args.data), pairs)
-    cpu = not torch.accelerator.is_available()
     config = DPOConfig(
-        output_dir=args.output,
+        **trainer_arguments(args),
         **loss_settings(args.loss, beta=args.beta, label_smoothing=args.label_smoothing),
-        num_train_epochs=args.epochs,
-        max_steps=args.max_steps,
-        learning_rate=args.learning_rate,
-        per_device_train_batch_size=args.batch_size,
-        gradient_accumulation_steps=args.accumulation,
-        warmup_steps=args.warmup_steps,
-        weight_decay=args.weight_decay,
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        adam_epsilon=1e-6,
-        max_grad_norm=1.0,
-        lr_scheduler_type="linear",
         max_length=args.max_length,
-        bf16=args.dtype == "bfloat16" and not cpu,
-        use_cpu=cpu,
         gradient_checkpointing=not args.no_gradient_checkpointing,
         model_init_kwargs={"dtype": args.dtype},
-        deepspeed=args.deepspeed,
-        save_steps=args.save_steps,
-        save_total_limit=2,
-        logging_steps=10,
-        report_to=args.report_to,
-        seed=args.seed,
     )
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     trainer = DPOTrainer(args.model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)

@@ -1,0 +1,100 @@
+"""What the offline trainings (`prm`, `dpo`) share: options, the trainer's arguments, and how their folders end."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from recipes.common import files
+
+FINISHED = "finished.json"
+NOT_ABOUT_THE_RESULT = ("output", "skip_corrupt", "report_to")
+
+
+def add_training_arguments(
+    parser: argparse.ArgumentParser, *, learning_rate: float, max_length: int, seed: int, unit: str
+) -> None:
+    """Options of an offline training, with this command's defaults; `unit` is what a batch counts."""
+    parser.add_argument(
+        "--output", required=True, help="folder; a run that was killed continues from its last checkpoint"
+    )
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    training = parser.add_argument_group("training")
+    training.add_argument("--epochs", type=float, default=2.0)
+    training.add_argument("--max-steps", type=int, default=-1)
+    training.add_argument("--learning-rate", type=float, default=learning_rate)
+    training.add_argument("--batch-size", type=int, default=4, help=f"{unit} per device and micro-batch")
+    training.add_argument("--accumulation", type=int, default=4)
+    training.add_argument("--warmup-steps", type=int, default=200)
+    training.add_argument("--weight-decay", type=float, default=0.01)
+    training.add_argument("--max-length", type=int, default=max_length, help="tokens of prompt and response")
+    training.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    training.add_argument("--save-steps", type=int, default=200)
+    training.add_argument("--deepspeed", help="DeepSpeed configuration, or set FSDP through accelerate's own launcher")
+    training.add_argument("--report-to", nargs="*", default=["none"])
+    training.add_argument("--seed", type=int, default=seed)
+
+
+def trainer_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `add_training_arguments` as arguments of `transformers.Trainer` and TRL's trainers.
+
+    Adam (0.9, 0.95), linear decay and clipping at 1 are those of the LPR code (conf/deepspeed).
+    """
+    import torch
+
+    cpu = not torch.accelerator.is_available()
+    return dict(
+        output_dir=args.output,
+        num_train_epochs=args.epochs,
+        max_steps=args.max_steps,
+        learning_rate=args.learning_rate,
+        per_device_train_batch_size=args.batch_size,
+        gradient_accumulation_steps=args.accumulation,
+        warmup_steps=args.warmup_steps,
+        weight_decay=args.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        adam_epsilon=1e-6,
+        max_grad_norm=1.0,
+        lr_scheduler_type="linear",
+        bf16=args.dtype == "bfloat16" and not cpu,
+        use_cpu=cpu,
+        deepspeed=args.deepspeed,
+        save_steps=args.save_steps,
+        save_total_limit=2,
+        logging_steps=10,
+        report_to=args.report_to,
+        seed=args.seed,
+    )
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The options on which the trained weights depend."""
+    return {name: value for name, value in vars(args).items() if name not in NOT_ABOUT_THE_RESULT}
+
+
+def last_complete_checkpoint(output: str) -> str | None:
+    """The newest whole checkpoint of `transformers.Trainer`: the trainer's state is the last file it writes."""
+    found = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
+
+
+def is_finished(output: str, options: dict) -> bool:
+    """Whether an earlier run of the same command got to its end.
+
+    Raises:
+        SystemExit: it did, with other options.
+    """
+    path = Path(output) / FINISHED
+    if not path.is_file():
+        return False
+    written = json.loads(path.read_text(encoding="utf-8"))["options"]
+    if written != json.loads(json.dumps(options)):
+        differing = sorted(name for name in written.keys() | options.keys() if written.get(name) != options.get(name))
+        raise SystemExit(f"{output} was trained with other options ({', '.join(differing)}): choose another output")
+    return True
+
+
+def mark_finished(output: str, options: dict, statistics: dict) -> None:
+    """Say that the folder is whole. Nothing may be written to it afterwards."""
+    files.write_json(Path(output) / FINISHED, {"statistics": statistics, "options": options})
