@@ -90,7 +90,7 @@ class StepPPOTrainer(PPOTrainerSync):
         if growth["alarm"]:
             logger.warning(
                 "step %d: responses have grown to %.2f times the tokens and %.2f times the steps of the first steps; "
-                "see 'Length growth' in the recipe's README",
+                "see 'Length growth' in the recipe's REFERENCE.md",
                 self.global_steps,
                 growth["token_growth"],
                 growth["step_growth"],

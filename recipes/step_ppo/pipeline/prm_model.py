@@ -100,7 +100,7 @@ def step_probabilities(
 def export_backbone(prm_path: str, output: str) -> None:
     """Write the PRM without its head, as verl's critic wants it: there a value head of one output is made anew.
 
-    A head of another shape would end verl's loading with an error; see "Critic" in README.md.
+    A head of another shape would end verl's loading with an error; see "Critic" in REFERENCE.md.
     """
     model = load_prm(prm_path, dtype="auto")
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("score.")}
