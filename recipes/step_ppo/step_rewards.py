@@ -5,15 +5,17 @@ the reward of token t is shifted to the action t - 1 that produced it; verl's `r
 action that produced token t.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-Mode = Literal["sum", "mean", "difference", "min", "product", "outcome"]
+Mode = Literal["sum", "mean", "difference", "min", "product", "softmin", "outcome"]
 LastStep = Literal["step_end", "eos", "outcome"]
 
-_MODES = ("sum", "mean", "difference", "min", "product", "outcome")
+_MODES = ("sum", "mean", "difference", "min", "product", "softmin", "outcome")
+TEMPERATURE = 0.1
 _LAST_STEPS = ("step_end", "eos", "outcome")
 
 
@@ -27,6 +29,8 @@ class StepRewardConfig:
         `difference`  p_j - p_{j-1} with p_0 = 0; the return is the last value, so more steps earn nothing by themselves
         `min`         smallest value so far
         `product`     product of the values so far
+        `softmin`     PURE (arXiv 2504.15275): r_j = 2 p_j - 1, weighted by softmax(-r / 0.1) over the steps, then times
+                      `scale`; the return is about the worst r_j up to its step and about 0 after it
         `outcome`     no PRM: only `outcome_weight` times the gold-answer value, on the EOS token
     last_step: what the last step earns and where:
         `step_end`    as the others
@@ -47,6 +51,11 @@ class StepRewardConfig:
             raise ValueError(f"unknown step reward mode {self.mode!r}: expected one of {', '.join(_MODES)}")
         if self.last_step not in _LAST_STEPS:
             raise ValueError(f"unknown last_step {self.last_step!r}: expected one of {', '.join(_LAST_STEPS)}")
+        if self.mode == "softmin" and self.last_step == "outcome":
+            raise ValueError(
+                "mode softmin weighs the steps' values against each other, and a gold answer is none of them: leave "
+                "last_step=outcome out"
+            )
         if not self.clip > 0:
             raise ValueError(f"clip must be positive, found {self.clip}")
 
@@ -103,10 +112,14 @@ def token_rewards(
     places = list(step_ends)
     if not all(a < b for a, b in zip([-1, *places], [*places, length], strict=True)):
         raise ValueError(f"step ends {places} must ascend strictly within 0..{length - 1}")
-    step_values = [config.scale * values[place] for place in places]
     if config.last_step != "step_end" and eos_index is not None:
         places[-1] = eos_index
-        step_values[-1] = config.scale * values[eos_index]
+    if config.mode == "softmin":
+        found = [config.scale * reward for reward in softmin([2 * values[place] - 1 for place in places])]
+        for place, reward in zip(places, found, strict=True):
+            rewards[place] = _clipped(reward, config.clip)
+        return rewards
+    step_values = [config.scale * values[place] for place in places]
     if config.last_step == "outcome":
         step_values[-1] = config.outcome_weight * outcome
     for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
@@ -128,6 +141,16 @@ def step_rewards(step_values: Sequence[float], mode: Mode) -> list[float]:
         case "product":
             return list(accumulate(step_values, lambda a, b: a * b))
     raise ValueError(f"mode {mode!r} has no step rewards")
+
+
+def softmin(rewards: Sequence[float], temperature: float = TEMPERATURE) -> list[float]:
+    """Each step's reward times its weight exp(-r / T) / sum exp(-r / T): the worst step carries the return.
+
+    Source: PURE, openrlhf/trainer/ppo_utils/experience_maker.py.
+    """
+    lowest = min(rewards)
+    weights = [math.exp((lowest - reward) / temperature) for reward in rewards]
+    return [reward * weight / sum(weights) for reward, weight in zip(rewards, weights, strict=True)]
 
 
 def _clipped(reward: float, clip: float) -> float:

@@ -89,3 +89,42 @@ def test_rewards_stand_on_step_ends_only(values, mode):
     totals = {"sum": sum(values), "mean": sum(values) / len(values), "difference": values[-1]}
     if mode in totals:
         assert sum(found) == pytest.approx(totals[mode], abs=1e-9)
+
+
+# Worked numbers of PURE's min-form: A has a step after an error, B none.
+A, B = (0.95, 0.9, 0.2, 0.85), (0.95, 0.9, 0.85)
+
+
+def returns(values, **config):
+    rewards = token_rewards(values, range(len(values)), len(values), StepRewardConfig(**config))
+    return [sum(rewards[i:]) for i in range(len(rewards))], rewards
+
+
+def test_softmin_pays_the_worst_step():
+    found, _ = returns(A, mode="softmin")
+    assert found == pytest.approx([-0.6, -0.6, -0.6, 0.0], abs=1e-3)
+    found, rewards = returns(B, mode="softmin")
+    assert found[0] == pytest.approx(0.7425, abs=1e-3)
+    assert rewards == pytest.approx([0.0810, 0.1958, 0.4657], abs=1e-3)
+
+
+def test_the_sum_prefers_the_flawed_longer_response_and_softmin_does_not():
+    assert returns(A)[0][0] == pytest.approx(2.90) and returns(B)[0][0] == pytest.approx(2.70)
+    assert returns(A, mode="min")[0][0] == pytest.approx(2.25)
+    assert returns(A, mode="softmin")[0][0] < returns(B, mode="softmin")[0][0]
+
+
+def test_ties_share_and_scale_and_clip_come_after_the_softmin():
+    assert returns((0.25, 0.25), mode="softmin")[1] == pytest.approx([-0.25, -0.25])
+    assert returns((0.25, 0.25), mode="softmin", scale=2.0, clip=0.4)[1] == pytest.approx([-0.4, -0.4])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_no_return_of_softmin_exceeds_the_largest_reward(values):
+    found, _ = returns(values, mode="softmin")
+    assert max(map(abs, found)) <= max(abs(2 * value - 1) for value in values) + 1e-9
+
+
+def test_softmin_takes_no_outcome_as_its_last_step():
+    with pytest.raises(ValueError, match="none of them"):
+        StepRewardConfig(mode="softmin", last_step="outcome")
