@@ -45,8 +45,7 @@ class StepPPOTrainer(PPOTrainerSync):
         """What the reward manager said about each rollout, by key; padding rows are none."""
         keys = data_plane.real_keys(batch)
         rows = data_plane.read(batch, "extra_fields", keys=keys)["extra_fields"]
-        # The queue may wrap each row's mapping.
-        return {key: getattr(row, "data", row)["reward_extra_info"] for key, row in zip(keys, rows, strict=True)}
+        return {key: row["reward_extra_info"] for key, row in zip(keys, rows, strict=True)}
 
     def _leave_out_skipped(self, batch: KVBatchMeta, infos: dict[str, dict]) -> None:
         """Mask rollouts whose reward could not be had: they leave advantages, both losses and their token counts.

@@ -1,0 +1,103 @@
+"""The advantage stage on a real TransferQueue: infos, skipped rollouts, advantages row by row."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from tensordict import NonTensorStack, TensorDict
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+LENGTHS = (3, 1, 4, 2)
+KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+
+
+@pytest.fixture(scope="module")
+def queue():
+    from recipes.upstream.compat import vllm_known_by_either_name
+
+    with vllm_known_by_either_name():
+        import ray
+        import transfer_queue
+        import verl.trainer.ppo.v1  # noqa: F401
+    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
+    storage = {"num_data_storage_units": 1, "total_storage_size": 1000}
+    transfer_queue.init(OmegaConf.create({"backend": {"storage_backend": "SimpleStorage", "SimpleStorage": storage}}))
+    yield transfer_queue
+    transfer_queue.close()
+    ray.shutdown()
+
+
+def info(skipped=0.0, reason=""):
+    return {"reward_extra_info": {"acc": 1.0, "n_steps": 2.0, "malformed": 0.0, "skipped": skipped, "reason": reason}}
+
+
+@pytest.fixture
+def batch(queue):
+    """Four rows; the second was skipped, the last is verl's padding."""
+    from recipes.common.data_plane import KVBatchMeta
+    from recipes.common.ragged import jagged
+
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: jagged([torch.randn(length, generator=generator) for length in LENGTHS])  # noqa: E731
+    fields = {name: draw() for name in ("token_level_rewards", "values")}
+    fields |= {
+        name: jagged([torch.ones(n, dtype=torch.long) for n in LENGTHS]) for name in ("response_mask", "loss_mask")
+    }
+    fields["extra_fields"] = NonTensorStack(info(), info(1.0, "prm_time_out: slow"), info(), info())
+    tags = [{"response_len": n, "is_padding": key == KEYS[-1]} for key, n in zip(KEYS, LENGTHS, strict=True)]
+    queue.kv_batch_put(keys=KEYS, partition_id="train", fields=TensorDict(fields, batch_size=4), tags=tags)
+    yield KVBatchMeta(keys=list(KEYS), tags=tags, partition_id="train", extra_info={})
+    queue.kv_clear(keys=KEYS, partition_id="train")
+
+
+@pytest.fixture
+def trainer(queue):
+    """The trainer's own stage without the processes of a run."""
+    from recipes.step_ppo.adapters.trainer import StepPPOTrainer
+    from recipes.step_ppo.length_alarm import LengthAlarm
+    from recipes.step_ppo.settings import StepPPOSettings
+
+    found = object.__new__(StepPPOTrainer)
+    found.settings = StepPPOSettings.from_mapping({"failure_budget": {"share": 0.5}})
+    found.alarm = LengthAlarm(found.settings.length_alarm)
+    found.config = SimpleNamespace(algorithm=SimpleNamespace(use_kl_in_reward=True, gamma=1.0, lam=0.95))
+    return found
+
+
+def test_infos_are_those_of_the_rollouts_without_padding(trainer, batch):
+    found = trainer._reward_infos(batch)
+    assert list(found) == KEYS[:3] and [row["skipped"] for row in found.values()] == [0.0, 1.0, 0.0]
+    metrics = trainer._telemetry(batch, found)
+    assert metrics["step_ppo/tokens/mean"] == pytest.approx(8 / 3)
+    assert metrics["step_ppo/reason/prm_time_out"] == pytest.approx(1 / 3)
+
+
+def test_a_skipped_rollout_loses_its_masks_and_no_other_does(trainer, batch):
+    from recipes.common import data_plane
+
+    trainer._leave_out_skipped(batch, trainer._reward_infos(batch))
+    found = data_plane.read(batch, "response_mask", "loss_mask")
+    for name in ("response_mask", "loss_mask"):
+        assert [row.tolist() for row in found[name]] == [[1, 1, 1], [0], [1, 1, 1, 1], [1, 1]]
+
+
+def test_advantages_are_raw_gae_of_each_row(trainer, batch):
+    from recipes.common import data_plane
+    from recipes.step_ppo.gae import gae
+
+    trainer._overwrite_advantages(batch)
+    rows = data_plane.read(batch, "token_level_rewards", "values", "advantages", "returns")
+    for number, length in enumerate(LENGTHS):
+        one = {name: rows[name][number][None] for name in rows}
+        advantages, returns = gae(one["token_level_rewards"], one["values"], torch.ones(1, length))
+        torch.testing.assert_close(one["advantages"], advantages)
+        torch.testing.assert_close(one["returns"], returns)
+
+
+def test_all_rollouts_skipped_ends_the_run(trainer, batch):
+    from reward_fns.errors import BudgetSpent
+
+    infos = {key: info(1.0, "prm_unreachable: down")["reward_extra_info"] for key in KEYS[:3]}
+    with pytest.raises(BudgetSpent):
+        trainer._leave_out_skipped(batch, infos)
