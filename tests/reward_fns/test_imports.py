@@ -12,7 +12,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "reward_fns"
 ALLOWED = {"math_verify", "mpmath", "reward_fns"}
 ENDPOINT_USERS = {"judge.py", "endpoint.py"}
-ONLY_IN = {"openai": ENDPOINT_USERS, "tenacity": ENDPOINT_USERS, "pyarrow": {"check_dataset.py"}}
+ONLY_IN = {
+    "openai": ENDPOINT_USERS,
+    "tenacity": ENDPOINT_USERS,
+    "pyarrow": {"check_dataset.py"},
+    "lm_eval": {"trainers.py"},
+}
 
 
 def imported(tree: ast.AST):
@@ -31,7 +36,15 @@ def test_only_the_allowed_libraries_are_imported(path):
 
 
 @pytest.mark.parametrize(
-    "module", ["reward_fns", "reward_fns.result", "reward_fns.math", "reward_fns.majority", "reward_fns.judge"]
+    "module",
+    [
+        "reward_fns",
+        "reward_fns.result",
+        "reward_fns.math",
+        "reward_fns.majority",
+        "reward_fns.judge",
+        "reward_fns.trainers",
+    ],
 )
 def test_an_import_is_cheap(module):
     """No grader, client or framework is loaded before it is used: verl's workers import reward modules by the dozen."""
