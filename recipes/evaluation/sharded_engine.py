@@ -133,4 +133,4 @@ class ShardedEngine:
 
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-1][:200] if lines else type(error).__name__
