@@ -51,11 +51,12 @@ def pin_v1_runner() -> None:
 
 
 def check_requests() -> None:
-    """Make ``InputProcessor.process_inputs`` refuse, with ValueError, what a tandem engine cannot serve.
+    """Make ``InputProcessor.process_inputs`` refuse, with VLLMValidationError, what a tandem engine cannot serve.
 
     Servers answer with HTTP 400. The request goes to the engine with its number of responses in
     ``extra_args["tandem_responses"]`` where that is more than one.
     """
+    from vllm.exceptions import VLLMValidationError
     from vllm.v1.engine.input_processor import InputProcessor
 
     upstream = InputProcessor.process_inputs
@@ -66,7 +67,11 @@ def check_requests() -> None:
     def process_inputs(processor, *args, **kwargs):
         request = upstream(processor, *args, **kwargs)
         if is_tandem(processor.vllm_config):
-            _rules_of(processor).check(request)
+            try:
+                _rules_of(processor).check(request)
+            except ValueError as fault:
+                # A plain ValueError is HTTP 500 since 0.28.
+                raise VLLMValidationError(str(fault)) from fault
             # vLLM copied the parameters: the caller's own stay as they are.
             params = request.sampling_params
             if params.n > 1:

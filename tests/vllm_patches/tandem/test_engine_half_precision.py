@@ -30,8 +30,5 @@ def test_tokens_are_their_authors_choice_within_rounding(open_engine, models, jo
         assert written.mask == reference.mask_of(written.token_ids, job.tandem, job.prompt)
         for total, part in zip((own, other), shortfalls(reference, job, written), strict=True):
             total += part
-    print(
-        "SHORT", mode, sorted(own)[-20:], sum(g > 0.3 for g in own) / len(own), sum(g > 0.3 for g in other) / len(other)
-    )
-    assert sum(gap > 0.3 for gap in own) / len(own) < 0.02
-    assert sum(gap > 0.3 for gap in other) / len(other) > 0.5, "the other model's tokens would be noticed"
+    assert max(own) < 0.15
+    assert sum(gap > 0.15 for gap in other) / len(other) > 0.9, "the other model's tokens would be noticed"

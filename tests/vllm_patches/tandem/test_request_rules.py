@@ -10,6 +10,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from vllm import SamplingParams  # noqa: E402
+from vllm.exceptions import VLLMValidationError  # noqa: E402
+from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
+
+from vllm_patches.tandem import frontend  # noqa: E402
 from vllm_patches.tandem.config import CONFIG_KEY, check_models  # noqa: E402
 from vllm_patches.tandem.request_rules import RequestRules  # noqa: E402
 from vllm_patches.tandem.request_states import RequestStates  # noqa: E402
@@ -68,6 +73,22 @@ def test_streaming_input_embeddings_and_pooling_are_refused(models):
     for missing in (dict(prompt_token_ids=None), dict(sampling_params=None)):
         with pytest.raises(ValueError, match="takes token ids and sampling parameters"):
             rules(models).check(SimpleNamespace(**(vars(request(None)) | missing)))
+
+
+def test_the_front_end_answers_as_vllm_answers_its_own_faulty_requests(models, monkeypatch):
+    params = SamplingParams(extra_args={CONFIG_KEY: dict(resume_len=9)})
+    faulty = SimpleNamespace(sampling_params=params, prompt_token_ids=[5, 6, 7], resumable=False)
+    monkeypatch.setattr(InputProcessor, "process_inputs", lambda processor: faulty)
+    frontend.check_requests()
+    one = rules(models)
+    processor = SimpleNamespace(vllm_config=SimpleNamespace(additional_config={CONFIG_KEY: {}}), tandem_rules=one)
+    with pytest.raises(VLLMValidationError, match="resume_len is 9"):
+        InputProcessor.process_inputs(processor)
+    params.extra_args[CONFIG_KEY]["resume_len"] = 1
+    assert InputProcessor.process_inputs(processor) is faulty
+    processor.vllm_config.additional_config = {}
+    params.extra_args[CONFIG_KEY]["resume_len"] = 9
+    assert InputProcessor.process_inputs(processor) is faulty, "other engines' requests are not looked at"
 
 
 @pytest.mark.parametrize("mode", ["lazy", "lock_step"])
