@@ -92,7 +92,7 @@ def replace_section(engine_kwargs: MutableMapping[str, Any]) -> None:
         )
     settings, _ = canonical_settings(section)
     tandem_config(section)
-    # on_gpu would let `auto` become the speculative mode, which refuses the processed log-probs that verl asks for
+    # on_gpu would let `auto` become the speculative mode, which has trained nowhere yet: on request only
     arguments = engine_arguments(settings, on_gpu=False)
     for name in arguments.keys() & engine_kwargs.keys():
         if name == "additional_config" and CONFIG_KEY not in engine_kwargs[name]:

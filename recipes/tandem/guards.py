@@ -180,15 +180,7 @@ def _check_engine(config: DictConfig) -> None:
 
 
 def _check_mode(config: DictConfig, engine: TandemConfig) -> None:
-    if engine.mode != "speculative":
-        return
-    logprobs_mode = config.actor_rollout_ref.rollout.logprobs_mode
-    if logprobs_mode not in ("raw_logprobs", "raw_logits"):
-        raise ConfigError(
-            f"{SECTION}.mode=speculative returns log-probs before temperature and truncation; set actor_rollout_ref."
-            f"rollout.logprobs_mode=raw_logprobs, found {logprobs_mode}."
-        )
-    if config.actor_rollout_ref.model.lora.rank > 0:
+    if engine.mode == "speculative" and config.actor_rollout_ref.model.lora.rank > 0:
         raise ConfigError(f"{SECTION}.mode=speculative drafts without adapters; set mode to lock_step for LoRA.")
 
 

@@ -89,7 +89,7 @@ def test_the_section_becomes_engine_arguments():
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_auto_is_never_the_speculative_mode(on_gpu, monkeypatch):
-    """That mode refuses the processed log-probs which verl asks of every engine."""
+    """On a GPU the decoder's own choice is that mode, in which no training was run: it is taken on request only."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
     engine_kwargs = {"tandem_config": {"junior_model": "m", "mode": "auto"}}
     replace_section(engine_kwargs)
