@@ -39,38 +39,6 @@ def test_train_kill_resume_export(start, small):
     assert "nothing is left to train" in third.log
 
 
-QUIET = ("trainer.val_before_train=false", "trainer.test_freq=-1")
-
-
-@pytest.mark.long
-def test_the_paper_preset_trains_with_its_own_sizes(start):
-    run = start("recipes.sppo.main", "scale=toy", "preset=paper", *QUIET, "trainer.total_training_steps=2")
-    assert run.wait(800) == 0, run.log[-6000:]
-    assert sorted(run.metrics()) == [1, 2]
-    for step in run.metrics().values():
-        assert step["training/rollout_probs_diff_mean"] < 1e-5
-        assert abs(step["actor/sppo_target_mean"]) < 0.05, "win rates average 1/2 in each group"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1500)
-def test_an_iteration_trains_from_its_first_update_and_resumes(start):
-    optimizer = "actor_rollout_ref.actor.optim.override_optimizer_config"
-    sizes = ["data.train_batch_size=128", f"{optimizer}.updates_per_iteration=2", "trainer.save_freq=1"]
-    arguments = ["scale=toy", "preset=iterative", *sizes, *QUIET]
-    first = start("recipes.sppo.main", *arguments, "trainer.total_training_steps=1")
-    assert first.wait(700) == 0, first.log[-6000:]
-    second = start("recipes.sppo.main", *arguments, "trainer.total_training_steps=2")
-    assert second.wait(700) == 0, second.log[-6000:]
-    assert "setting global step to 1" in second.log
-    steps = second.metrics()
-    assert sorted(steps) == [1, 2]
-    # the second of an iteration's two mini-batches sees a policy that the first has moved
-    assert all(step["actor/sppo_log_ratio_std"] > 0 for step in steps.values())
-    # targets are +-eta * (P_hat - 1/2); one is left per prompt that its responses tie
-    assert all(step["actor/sppo_target_std"] > 10 for step in steps.values())
-
-
 def test_a_dropped_weight_sync_is_seen(start, small):
     """The negative control of the agreement between rollout and actor."""
     run = start(
