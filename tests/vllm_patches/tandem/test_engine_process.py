@@ -109,16 +109,6 @@ def lines(done: subprocess.CompletedProcess, kind: str) -> list:
         pytest.param(dict(enforce_eager=False), id="compiled", marks=pytest.mark.long),
         pytest.param(dict(enforce_eager=False, tandem=dict(mode="lock_step")), id="compiled-l", marks=pytest.mark.long),
         pytest.param(dict(tandem=dict(mode="speculative")), id="speculative"),
-        pytest.param(
-            dict(tensor_parallel_size=2, num_gpu_blocks_override=60, tandem=dict(mode="speculative")),
-            id="speculative, TP=2",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            dict(enforce_eager=False, tandem=dict(mode="speculative")),
-            id="speculative, compiled",
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_the_entry_point_brings_the_decoder_into_every_process(tmp_path, models, jobs, expected, more):
