@@ -170,9 +170,10 @@ def start() -> None:
 
             install()
         if os.environ.get("VERL_DUETS_SYNC_TIMEOUT"):
-            from recipes.upstream.weight_sync import install
+            from recipes.upstream import critic_attention, weight_sync
 
-            install()
+            weight_sync.install()
+            critic_attention.install()
     except Exception:
         startup_errors.messages.append(traceback.format_exc())
 

@@ -1,9 +1,11 @@
 """Where a run goes: a new Ray cluster here or a running one, its accelerators or the CPU; and what travels along."""
 
 import os
+import re
 import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from recipes import plugin
 from recipes.errors import EnvironmentProblem
@@ -24,7 +26,11 @@ FORWARDED = (
     "TOKENIZERS_PARALLELISM",
     "TQ_LOGGING_LEVEL",
 )
+# Settings and keys of services that a run may use. They reach the workers of a joined cluster beside the config, which
+# verl prints and sends to its loggers.
+SERVICES = re.compile(r"WANDB_\w+|MLFLOW_\w+|SWANLAB_\w+|HF_TOKEN|HUGGING_FACE_HUB_TOKEN|\w+_API_KEY")
 SYNC_TIMEOUT_SECONDS = "60"
+PROBE_SECONDS = 300.0
 _DEVICES_WANTED = (
     "trainer.nnodes x trainer.n_gpus_per_node, a reward model's pool, and what the recipe takes beside them"
 )
@@ -93,9 +99,41 @@ def choose_device(overrides: Sequence[str], cluster: str | None) -> str:
 
 
 def _machine_has_accelerator() -> bool:
+    """Whether torch can use an accelerator of this machine.
+
+    Raises:
+        EnvironmentProblem: there is a GPU that torch cannot use; the CPU takes its place only when asked for.
+    """
     import torch
 
-    return torch.cuda.is_available() or (hasattr(torch, "npu") and torch.npu.is_available())
+    if torch.cuda.is_available() or (hasattr(torch, "npu") and torch.npu.is_available()):
+        return True
+    if driver := nvidia_driver():
+        raise EnvironmentProblem(
+            f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: "
+            f"{_why_not()}; mend that, or set trainer.device=cpu to run on the processor"
+        )
+    return False
+
+
+def nvidia_driver(proc: Path = Path("/proc/driver/nvidia/version"), dev: Path = Path("/dev")) -> str | None:
+    """The driver of the NVIDIA devices of this machine; None without devices, or where they are hidden on purpose."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not any(dev.glob("nvidia[0-9]*")):
+        return None
+    version = re.search(r"\d+\.\d+(\.\d+)?", proc.read_text()) if proc.is_file() else None
+    return f"driver {version[0]}" if version else "driver unknown"
+
+
+def _why_not() -> str:
+    import torch
+
+    if torch.version.cuda is None:
+        return "it is built for the processor alone"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().splitlines()[0]
+    return f"it is built for CUDA {torch.version.cuda} and finds no device"
 
 
 def _join(address: str) -> None:
@@ -192,6 +230,26 @@ def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0)
             ray_init.num_cpus = ray_init.get("num_cpus") or max(os.cpu_count() or 1, 4 + 4 * devices)
 
 
+def services(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment concerns services such as wandb and the Hugging Face hub."""
+    return {name: value for name, value in environment.items() if SERVICES.fullmatch(name)}
+
+
+class TaskRunner:
+    """verl's task runner, started with settings and keys of services that every worker inherits from it."""
+
+    def __init__(self, runner, environment: Mapping[str, str]):
+        self._runner, self._environment = runner, dict(environment)
+
+    def options(self, runtime_env: Mapping | None = None, **options):
+        """verl's own options of the runner, the environment added to them."""
+        return self._runner.options(runtime_env={**(runtime_env or {}), "env_vars": self._environment}, **options)
+
+    def remote(self):
+        """Start the runner."""
+        return self.options().remote()
+
+
 def _devices(config) -> int:
     """Devices of the trainer, and of a reward model in a pool of its own."""
     devices = config.trainer.n_gpus_per_node * config.trainer.nnodes
@@ -243,14 +301,24 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
                 "nodes without an accelerator offer logical ones when started with 'ray start --num-gpus=N'"
             )
         probe = ray.remote(num_cpus=0)(installed)
+        asked = {}
         for node in ray.nodes():
-            if not node["Alive"]:
-                continue
-            here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            if ray.get(probe.options(scheduling_strategy=here).remote(), timeout=60) is None:
+            if node["Alive"]:
+                here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                asked[probe.options(scheduling_strategy=here).remote()] = node["NodeManagerAddress"]
+        # A busy node takes minutes to start a first worker.
+        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_SECONDS)
+        if silent:
+            names = ", ".join(sorted(asked[reference] for reference in silent))
+            raise EnvironmentProblem(
+                f"{names} of the cluster at {cluster} started no worker within {PROBE_SECONDS:g} s: see 'ray status' "
+                "there, and at what else uses the node"
+            )
+        for reference in answered:
+            if ray.get(reference) is None:
                 raise EnvironmentProblem(
-                    f"node {node['NodeManagerAddress']} has no verl-duets: install it there (pip install -e .), or "
-                    "name an image that has it in ray_kwargs.ray_init.runtime_env"
+                    f"node {asked[reference]} has no verl-duets: install it there (pip install -e .), or name an image "
+                    "that has it in ray_kwargs.ray_init.runtime_env"
                 )
     finally:
         ray.shutdown()

@@ -70,30 +70,6 @@ def check_group_stage(config) -> None:
             ) from error
 
 
-def check_micro_batches(config) -> None:
-    """verl asserts these inside a worker, minutes later."""
-    actor_rollout_ref = config.actor_rollout_ref
-    actor, rollout, ref = actor_rollout_ref.actor, actor_rollout_ref.rollout, actor_rollout_ref.ref
-    mini_batch = actor.ppo_mini_batch_size * rollout.n
-    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    sizes = {
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": (actor.ppo_micro_batch_size_per_gpu, actor),
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": (
-            rollout.log_prob_micro_batch_size_per_gpu,
-            rollout,
-        ),
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (ref.log_prob_micro_batch_size_per_gpu, ref),
-    }
-    for key, (size, role) in sizes.items():
-        dynamic = role.get("use_dynamic_bsz", role.get("log_prob_use_dynamic_bsz", False))
-        if size is not None and not dynamic and mini_batch % (size * ranks):
-            raise ConfigError(
-                f"{key}={size} on {ranks} ranks does not divide a mini-batch of {mini_batch} responses "
-                f"(ppo_mini_batch_size {actor.ppo_mini_batch_size} x rollout.n {rollout.n}): choose a divisor of "
-                f"{mini_batch // ranks if mini_batch % ranks == 0 else mini_batch}"
-            )
-
-
 MODELS = ("actor_rollout_ref.model", "critic.model")
 
 
@@ -113,7 +89,11 @@ def fall_back_to_sdpa(config, device: str, models: Sequence[str] = MODELS) -> No
             if OmegaConf.select(node, "override_config.attn_implementation") is None:
                 with open_dict(node):
                     node.override_config = {**(node.get("override_config") or {}), "attn_implementation": "sdpa"}
-        print(f"flash-attn cannot be imported ({error}); attention runs on sdpa", file=sys.stderr)
+        print(
+            f"flash-attn cannot be imported ({error}); attention runs on sdpa, and verl computes log-probs row by row "
+            "over the whole vocabulary, which actor_rollout_ref.model.use_fused_kernels=true avoids",
+            file=sys.stderr,
+        )
 
 
 def check_verl(config, recipe: str) -> None:
@@ -122,6 +102,7 @@ def check_verl(config, recipe: str) -> None:
 
     compat.ensure(compat.rows_for(recipe))
 
+    from hydra.errors import HydraException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
     from verl.utils.device import auto_set_device
@@ -132,8 +113,10 @@ def check_verl(config, recipe: str) -> None:
             validate_config(
                 config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
             )
-    except (AssertionError, TypeError, ValueError, NotImplementedError) as error:
-        raise ConfigError(f"verl refuses the config: {error or type(error).__name__}") from error
+    except (AssertionError, TypeError, ValueError, NotImplementedError, ImportError, OSError, HydraException) as error:
+        # Hydra names the class that it could not build and keeps the reason as the cause.
+        cause = error.__cause__ or error
+        raise ConfigError(f"verl refuses the config: {str(cause) or type(cause).__name__}") from error
 
 
 def check_engine(device: str) -> None:

@@ -144,6 +144,8 @@ def check_writable(directory: str, key: str) -> None:
 def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:
     """Every check of this module on a composed config."""
     check_model(config.actor_rollout_ref.model.path, "actor_rollout_ref.model.path", offline_is_fatal=offline_is_fatal)
+    if config.critic.enable:
+        check_model(config.critic.model.path, "critic.model.path", offline_is_fatal=offline_is_fatal)
     prompt_key = config.data.prompt_key
     hint = "; the recipe's README names the command that prepares it"
     check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, hint=hint)

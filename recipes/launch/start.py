@@ -11,13 +11,13 @@ environment it needs travels to every process of the run.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import cluster, config_checks
+from recipes.launch import cluster, config_checks, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -33,6 +33,7 @@ class Recipe:
         check: called with the composed config; raises ValueError with one sentence when the method cannot run with it.
         blocks: dotted keys whose content is the recipe's own (``check`` validates it).
         more_devices: devices the checked config takes beside ``trainer.nnodes`` x ``trainer.n_gpus_per_node``.
+        mini_batches: rows of one optimizer step by role, where the recipe's trainer does not take verl's.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Recipe:
     check: Callable[[object], None]
     blocks: Collection[str] = ()
     more_devices: Callable[[object], int] = lambda config: 0
+    mini_batches: Callable[[object], Mapping[str, int]] = worker_checks.mini_batches
 
     @property
     def config_module(self) -> str:
@@ -79,9 +81,9 @@ def _usage(recipe: Recipe) -> str:
 
 
 def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
-    stray = [item for item in overrides if item.startswith("-")]
-    if stray:
-        raise ConfigError(f"unknown option {stray[0]}; options are --dry-run and --help, everything else is key=value")
+    flags = [item for item in overrides if item.startswith("-")]
+    if flags:
+        raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
     address = cluster.cluster_address(overrides)
     device = cluster.choose_device(overrides, address)
     cluster.set_environment(device)
@@ -101,10 +103,10 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     from recipes.launch import preflight
 
     preflight.check_run(config, offline_is_fatal=not dry_run)
+    worker_checks.check_workers(config, recipe.mini_batches(config))
     config_checks.check_reward(config)
     config_checks.check_verl(config, recipe.name)
     config_checks.check_group_stage(config)
-    config_checks.check_micro_batches(config)
     config_checks.check_engine(device)
     config_checks.check_trl()
     config_checks.check_registered(recipe.rows)
@@ -149,7 +151,8 @@ def _describe(config, defaults, device: str) -> None:
 def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
-    from recipes.lifecycle import leftovers, resume
+    from recipes.lifecycle import leftovers, resume, wandb_run
+    from recipes.lifecycle.progress import Progress
     from recipes.lifecycle.watchdog import Watchdog, wait_until_gone
 
     for line in leftovers.remove_leftovers():
@@ -173,20 +176,25 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         cluster.check_cluster(config, address, more_devices)
     else:
         cluster.check_machine(config, device, more_devices)
+    if "wandb" in _loggers(config):
+        wandb_run.keep_run_id(checkpoints, step)
     run = leftovers.begin_run()
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address, more_devices)
     watchdog = Watchdog(run)
     watchdog.start()
+    progress = Progress(recipe.name, run)
+    progress.start()
     try:
-        _train(config)
+        _train(config, joined=address is not None)
     except Exception as error:
         traceback.print_exc()
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         print(f"{recipe.name}: the run failed: {reason}", file=sys.stderr)
         return 1
     finally:
+        progress.stop()
         watchdog.stop()
         if metrics is not None:
             resume.join_metrics(metrics)
@@ -194,11 +202,13 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     return 0
 
 
-def _train(config) -> None:
+def _train(config, *, joined: bool) -> None:
     import ray
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-    run_ppo(config, task_runner_class=TaskRunnerV1)
+    # Workers of a cluster that was running before do not inherit this process's environment.
+    runner = cluster.TaskRunner(TaskRunnerV1, cluster.services(os.environ)) if joined else TaskRunnerV1
+    run_ppo(config, task_runner_class=runner)
     ray.shutdown()
 
 
@@ -230,10 +240,14 @@ def _resume_step(config, checkpoints: Path) -> int:
     return step
 
 
+def _loggers(config) -> list[str]:
+    logger = config.trainer.logger
+    return [logger] if isinstance(logger, str) else list(logger or [])
+
+
 def _metrics_file(config) -> Path | None:
     """Where verl's file logger will write, made absolute; None when it is not among the loggers."""
-    logger = config.trainer.logger
-    if "file" not in ([logger] if isinstance(logger, str) else list(logger or [])):
+    if "file" not in _loggers(config):
         return None
     if path := os.environ.get("VERL_FILE_LOGGER_PATH"):
         return Path(path).absolute()

@@ -34,9 +34,9 @@ CPU_LAYER = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as one rank of ``torchrun``; the return value is the exit code: 0, or 2 for a refusal."""
     overrides = list(sys.argv[1:] if argv is None else argv)
-    device = cluster.choose_device(overrides, None)
-    cluster.set_environment(device)
     try:
+        device = cluster.choose_device(overrides, None)
+        cluster.set_environment(device)
         config = compose(overrides, device)
         check(config)
         config_checks.fall_back_to_sdpa(config, device, ("model",))

@@ -55,9 +55,8 @@ def resume_step(directory: Path) -> tuple[int, str | None]:
             "move the folder away to start over"
         )
     write(tracker, str(steps[-1]))
-    return steps[
-        -1
-    ], f"{tracker} said {named!r}, which is no complete checkpoint; resuming from global_step_{steps[-1]}"
+    latest = steps[-1]
+    return latest, f"{tracker} said {named!r}, which is no complete checkpoint; resuming from global_step_{latest}"
 
 
 def history_file(metrics: Path) -> Path:

@@ -1,4 +1,4 @@
-"""End a run whose worker has died, when verl itself would wait for it for ever.
+"""End a run whose worker exited unexpectedly, for which verl itself would wait without end.
 
 verl waits without a limit in several places (the replay buffer polls until enough groups are finished, a weight sync
 waits for an engine), so a killed agent loop, server or engine can leave the driver silent. This thread of the driver
@@ -119,7 +119,7 @@ def engines(processes: Mapping[int, Seen]) -> dict[int, str]:
 
 
 def dead_actor() -> str | None:
-    """A sentence about an actor of this job that died unasked, None while all is well or Ray is not up yet."""
+    """A sentence about an actor of this job that exited unexpectedly, None while all runs or before Ray is up."""
     import ray
     from ray._private import state
     from ray.core.generated.common_pb2 import ActorDiedErrorContext
@@ -130,8 +130,8 @@ def dead_actor() -> str | None:
     for actor in state.actors(job_id=ray.JobID.from_hex(job), actor_state_name="DEAD").values():
         cause = actor["DeathCause"]
         context = cause.actor_died_error_context
-        unasked = context.reason in (ActorDiedErrorContext.WORKER_DIED, ActorDiedErrorContext.NODE_DIED)
-        if unasked or cause.HasField("oom_context"):
+        unexpected = context.reason in (ActorDiedErrorContext.WORKER_DIED, ActorDiedErrorContext.NODE_DIED)
+        if unexpected or cause.HasField("oom_context"):
             reason = cause.oom_context.error_message or context.error_message
             what = f"actor {actor['ActorClassName']} {actor['Name']}".strip()
             first = reason.strip().splitlines()[0] if reason.strip() else "no reason given"

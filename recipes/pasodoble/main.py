@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recipes.errors import MissingFileError
-from recipes.launch import preflight
+from recipes.launch import preflight, worker_checks
 from recipes.launch.start import Recipe, main
 from recipes.pasodoble.knowledge import check_knowledge
 from recipes.pasodoble.prompts import require_chat_template
@@ -95,12 +95,19 @@ def proposer_devices(config: DictConfig) -> int:
     return settings.proposer_nodes * settings.proposer_gpus_per_node if settings.layout == "separate" else 0
 
 
+def mini_batches(config: DictConfig) -> dict[str, int]:
+    """Responses of one update of the Solver; without a size it takes all of a round in one."""
+    size = config.pasodoble.solver_mini_batch_size
+    return {worker_checks.ACTOR: size} if size else {}
+
+
 RECIPE = Recipe(
     name="pasodoble",
     config_name="pasodoble",
     check=check,
     blocks=("pasodoble", "proposer"),
     more_devices=proposer_devices,
+    mini_batches=mini_batches,
 )
 
 if __name__ == "__main__":

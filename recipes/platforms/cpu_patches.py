@@ -35,32 +35,6 @@ def name_one_collective_backend(module) -> None:
     module.initialize_global_process_group_ray = initialize_global_process_group_ray
 
 
-def load_critic_with_configured_attention(module) -> None:
-    """Load a critic with the attention implementation its config names.
-
-    Symptom: a critic fails to load without flash-attn. Trigger: ``load_valuehead_model`` hard-codes
-    ``flash_attention_2``. Safe: the same transformers class, from the same path, with the same config.
-    """
-    upstream = module.load_valuehead_model
-    if hasattr(upstream, SENTINEL):
-        return
-
-    @functools.wraps(upstream)
-    def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):
-        from transformers import AutoModelForTokenClassification
-
-        return AutoModelForTokenClassification.from_pretrained(
-            local_path,
-            torch_dtype=torch_dtype,
-            config=model_config,
-            attn_implementation=model_config._attn_implementation,
-            trust_remote_code=trust_remote_code,
-        )
-
-    setattr(load_valuehead_model, SENTINEL, True)
-    module.load_valuehead_model = load_valuehead_model
-
-
 def offload_to_pageable_memory(module) -> None:
     """Let FSDP2 offload into ordinary memory.
 
@@ -81,7 +55,6 @@ def offload_to_pageable_memory(module) -> None:
 
 MODULE_PATCHES = (
     ("verl.utils.distributed", "initialize_global_process_group_ray", name_one_collective_backend),
-    ("verl.utils.model", "load_valuehead_model", load_critic_with_configured_attention),
     ("verl.workers.engine.fsdp.transformer_impl", "CPUOffloadPolicy", offload_to_pageable_memory),
 )
 

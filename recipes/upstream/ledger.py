@@ -80,7 +80,7 @@ LEDGER: tuple[Symbol, ...] = (
     ),
     Symbol(
         "verl.utils.model:load_valuehead_model",
-        "recipes/platforms/cpu_patches.py",
+        "recipes/upstream/critic_attention.py",
         "replaced: a critic loads with the attention implementation its config names",
         parameters="local_path torch_dtype model_config trust_remote_code",
         source=("0ab37ac4baa8bb5e",),

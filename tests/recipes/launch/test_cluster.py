@@ -42,3 +42,81 @@ def test_a_cpu_run_starts_where_the_user_has_hidden_the_gpus(monkeypatch):
     cluster.prepare_ray(asked, "cpu", None)
     assert asked.ray_kwargs.ray_init.num_gpus == 2
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_a_gpu_that_torch_cannot_use_is_an_error_and_not_a_run_on_the_processor(tmp_path, monkeypatch):
+    """A driver too old for torch, or a torch built for the processor, once ran a GPU's scale on the processor."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    monkeypatch.setattr(cluster, "nvidia_driver", lambda: "driver 470.57.02")
+    with pytest.raises(
+        EnvironmentProblem, match=r"driver 470.57.02\) and torch .* cannot use them: .*trainer.device=cpu"
+    ):
+        cluster.choose_device([], None)
+    assert cluster.choose_device(["trainer.device=cpu"], None) == "cpu"
+    monkeypatch.setattr(cluster, "nvidia_driver", lambda: None)
+    assert cluster.choose_device([], None) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "found"), [(None, "driver 470.57.02"), ("", None), ("-1", None), ("0", "driver 470")]
+)
+def test_devices_are_found_by_their_files_unless_they_are_hidden(tmp_path, monkeypatch, hidden, found):
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13\n")
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert cluster.nvidia_driver(tmp_path / "version", tmp_path) is None
+    (tmp_path / "nvidia0").touch()
+    told = cluster.nvidia_driver(tmp_path / "version", tmp_path)
+    assert told == found or (found and told.startswith(found))
+    if hidden is None:
+        assert cluster.nvidia_driver(tmp_path / "none", tmp_path) == "driver unknown"
+
+
+def test_services_are_told_by_name():
+    wanted = {
+        "WANDB_API_KEY": "w",
+        "WANDB_RUN_ID": "r",
+        "HF_TOKEN": "h",
+        "JUDGE_API_KEY": "j",
+        "MLFLOW_TRACKING_URI": "m",
+    }
+    assert cluster.services(wanted | {"HOME": "/", "MY_WANDB_X": "", "HF_HOME": "/"}) == wanted
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_keys_reach_the_workers_of_a_joined_cluster_and_not_the_config(monkeypatch):
+    """Workers get them from the task runner, through actors with an environment of their own, as verl starts them."""
+    import ray
+
+    for name in ("WANDB_API_KEY", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    ray.init(address="local", num_cpus=3, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
+    try:
+
+        @ray.remote
+        class Worker:
+            def told(self):
+                return {name: os.environ.get(name) for name in ("WANDB_API_KEY", "HF_TOKEN", "RANK")}
+
+        @ray.remote
+        class Runner:
+            def run(self):
+                worker = Worker.options(runtime_env={"env_vars": {"RANK": "0"}}).remote()
+                return ray.get(worker.told.remote())
+
+        # Set after the cluster was started, so that no worker of it inherits them.
+        monkeypatch.setenv("WANDB_API_KEY", "secret-w")
+        monkeypatch.setenv("HF_TOKEN", "secret-h")
+        runner = cluster.TaskRunner(Runner, cluster.services(os.environ)).remote()
+        assert ray.get(runner.run.remote()) == {"WANDB_API_KEY": "secret-w", "HF_TOKEN": "secret-h", "RANK": "0"}
+        plain = Runner.remote()
+        assert ray.get(plain.run.remote())["WANDB_API_KEY"] is None
+    finally:
+        ray.shutdown()
+    asked = OmegaConf.merge(config(), OmegaConf.create({"ray_kwargs": {"ray_init": {"num_cpus": None}}}))
+    cluster.prepare_ray(asked, "accelerator", "10.0.0.1:6379")
+    assert "secret" not in OmegaConf.to_yaml(asked)

@@ -1,0 +1,226 @@
+"""Refuse what verl asserts inside its workers, minutes after the start: sizes of updates, micro-batches and sequences.
+
+A training step of verl: `train_batch_size x rollout.n` rows, filled up to whole mini-batches, are dealt out over the
+data-parallel ranks of each role (devices / Ulysses size). Each rank cuts its part of a mini-batch into micro-batches,
+by a number of rows or, packed, by a budget of tokens.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recipes.errors import ConfigError
+
+ACTOR, ROLLOUT, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One kind of forward pass that a role makes.
+
+    Attributes:
+        role: dotted key of the role in the config.
+        ranks: data-parallel ranks; `ulysses` devices work on one sequence.
+        packed: micro-batches by a budget of tokens instead of rows.
+        rows_key, rows: micro-batch in rows on each rank.
+        tokens_key, tokens: budget in tokens on each device.
+    """
+
+    role: str
+    ranks: int
+    ulysses: int
+    packed: bool
+    rows_key: str
+    rows: int | None
+    tokens_key: str
+    tokens: int | None
+
+
+def check_workers(config: Any, trained: Mapping[str, int] | None = None) -> None:
+    """Every check of this module.
+
+    Args:
+        config: composed, as verl gets it.
+        trained: rows of one optimizer step by role, where a recipe's trainer sets them; None for verl's own.
+
+    Raises:
+        ConfigError: with the keys and what to set.
+    """
+    if not str(config.actor_rollout_ref.actor.strategy).startswith("fsdp"):
+        return  # verl's other engines deal out rows in other ways, and it checks them itself
+    trained = mini_batches(config) if trained is None else trained
+    check_parallel_sizes(config)
+    check_budgets(config)
+    check_mini_batches(config, trained)
+    check_micro_batches(config, trained)
+    check_engine(config)
+    check_attention(config)
+
+
+def devices(config: Any) -> int:
+    """Devices that train."""
+    return config.trainer.nnodes * config.trainer.n_gpus_per_node
+
+
+def ulysses_size(node: Any) -> int:
+    """Devices that share one sequence in a role; verl keeps the setting at two places."""
+    engine = node.get("fsdp_config") or node.get("fsdp") or {}
+    outer = node.get("ulysses_sequence_parallel_size") or 1
+    return outer if outer > 1 else engine.get("ulysses_sequence_parallel_size") or 1
+
+
+def passes(config: Any) -> Iterator[Pass]:
+    """The forward passes of a run on verl's FSDP engines."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+
+    group, world = config.actor_rollout_ref, devices(config)
+    actor, rollout, ref, critic = group.actor, group.rollout, group.ref, config.critic
+    size = ulysses_size(actor)
+    for key, node, rows, tokens in (
+        (ACTOR, actor, "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"),
+        (ROLLOUT, rollout, "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu"),
+    ):
+        yield Pass(key, world // size, size, bool(actor.use_dynamic_bsz), rows, node[rows], tokens, node[tokens])
+    if need_reference_policy(config):
+        size, rows, tokens = ulysses_size(ref), "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu"
+        packed = bool(ref.log_prob_use_dynamic_bsz)
+        yield Pass(REF, world // size, size, packed, rows, ref[rows], tokens, ref[tokens])
+    if need_critic(config):
+        # verl 0.9 always packs the critic's micro-batches, and under this budget alone.
+        size, tokens = ulysses_size(critic), "ppo_infer_max_token_len_per_gpu"
+        yield Pass(CRITIC, world // size, size, True, "", None, tokens, critic.get(tokens) or 32768)
+
+
+def mini_batches(config: Any) -> dict[str, int]:
+    """Rows of one optimizer step of each role that trains."""
+    from verl.trainer.ppo.utils import need_critic
+
+    n = config.actor_rollout_ref.rollout.n
+    found = {ACTOR: config.actor_rollout_ref.actor.ppo_mini_batch_size * n}
+    if need_critic(config):
+        found[CRITIC] = config.critic.ppo_mini_batch_size * n
+    return found
+
+
+def check_parallel_sizes(config: Any) -> None:
+    """The devices of a role must be whole groups of Ulysses, and those of the rollouts whole engines."""
+    world = devices(config)
+    group = config.actor_rollout_ref
+    for key, node in ((ACTOR, group.actor), (REF, group.ref), (CRITIC, config.critic)):
+        size = ulysses_size(node)
+        if size > 1 and world % size:
+            raise ConfigError(
+                f"{key}.ulysses_sequence_parallel_size={size} does not divide the {world} devices "
+                f"(trainer.nnodes={config.trainer.nnodes} x n_gpus_per_node={config.trainer.n_gpus_per_node})"
+            )
+    rollout = group.rollout
+    engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    if not group.hybrid_engine:
+        return
+    per_node = config.trainer.n_gpus_per_node
+    if world % engine or (per_node % engine and engine % per_node):
+        raise ConfigError(
+            f"a rollout engine of {engine} devices (tensor x data x pipeline parallel size of {ROLLOUT}) does not "
+            f"divide trainer.nnodes={config.trainer.nnodes} x n_gpus_per_node={per_node}: an engine must fill whole "
+            "nodes or fit into one, and no device may be left over"
+        )
+
+
+def check_mini_batches(config: Any, trained: Mapping[str, int]) -> None:
+    """Every role's mini-batch must be dealt out over its ranks without a rest."""
+    n = config.actor_rollout_ref.rollout.n
+    for found in passes(config):
+        rows = trained.get(found.role)
+        if rows is not None and rows % found.ranks:
+            node = CRITIC if found.role == CRITIC else ACTOR
+            fitting = found.ranks // math.gcd(found.ranks, n)
+            raise ConfigError(
+                f"{node}.ppo_mini_batch_size={rows // n} x rollout.n={n} = {rows} responses cannot be dealt out over "
+                f"{found.ranks} data-parallel ranks: set {node}.ppo_mini_batch_size to a multiple of {fitting}, or use "
+                f"a number of devices that divides {rows * found.ulysses}"
+            )
+
+
+def check_micro_batches(config: Any, trained: Mapping[str, int]) -> None:
+    """A fixed micro-batch must divide what each rank has of a mini-batch."""
+    if not trained:
+        return
+    whole = math.lcm(*trained.values())
+    for found in passes(config):
+        rows = trained.get(found.role, whole)
+        if rows % found.ranks:
+            raise ConfigError(
+                f"{found.role}: the {rows} responses of a mini-batch cannot be dealt out over {found.ranks} "
+                "data-parallel ranks: give it the actor's ulysses_sequence_parallel_size"
+            )
+        if found.packed:
+            continue
+        share = rows // found.ranks
+        key = f"{found.role}.{found.rows_key}"
+        if found.rows is None:
+            raise ConfigError(f"{key} is not set: give a divisor of {share}, or set use_dynamic_bsz to pack by tokens")
+        if share % found.rows:
+            raise ConfigError(
+                f"{key}={found.rows} does not divide a mini-batch of {rows} responses on {found.ranks} data-parallel "
+                f"ranks: choose a divisor of {share}"
+            )
+
+
+def check_budgets(config: Any) -> None:
+    """A packed micro-batch must hold the longest sequence; verl's log-prob pass packs as the actor does."""
+    group, data = config.actor_rollout_ref, config.data
+    if bool(group.actor.use_dynamic_bsz) != bool(group.rollout.log_prob_use_dynamic_bsz):
+        raise ConfigError(
+            f"{ROLLOUT}.log_prob_use_dynamic_bsz={group.rollout.log_prob_use_dynamic_bsz} must equal "
+            f"{ACTOR}.use_dynamic_bsz={group.actor.use_dynamic_bsz}: one engine makes both passes"
+        )
+    longest = data.max_prompt_length + data.max_response_length
+    for found in passes(config):
+        if found.packed and (found.tokens or 0) * found.ulysses < longest:
+            raise ConfigError(
+                f"{found.role}.{found.tokens_key}={found.tokens} cannot hold one sequence of "
+                f"data.max_prompt_length={data.max_prompt_length} + max_response_length={data.max_response_length} "
+                f"tokens on {found.ulysses} device(s): set it to at least {-(-longest // found.ulysses)}"
+            )
+
+
+def check_engine(config: Any) -> None:
+    """The engine's lengths must hold a prompt and its response."""
+    rollout, data = config.actor_rollout_ref.rollout, config.data
+    longest = data.max_prompt_length + data.max_response_length
+    length = rollout.max_model_len
+    if length is not None and length < longest:
+        raise ConfigError(
+            f"{ROLLOUT}.max_model_len={length} is shorter than data.max_prompt_length={data.max_prompt_length} + "
+            f"max_response_length={data.max_response_length}: verl would cut responses silently; set it to at least "
+            f"{longest}"
+        )
+    budget = rollout.max_num_batched_tokens
+    if not rollout.enable_chunked_prefill and budget is not None and budget < (length or longest):
+        raise ConfigError(
+            f"{ROLLOUT}.max_num_batched_tokens={budget} cannot hold a sequence of {length or longest} tokens without "
+            f"chunked prefill: raise it, or set {ROLLOUT}.enable_chunked_prefill=true"
+        )
+    if budget is not None and rollout.max_num_seqs is not None and budget < rollout.max_num_seqs:
+        raise ConfigError(
+            f"{ROLLOUT}.max_num_batched_tokens={budget} is less than max_num_seqs={rollout.max_num_seqs}: an engine "
+            "decodes a token of each sequence in one pass"
+        )
+
+
+def check_attention(config: Any) -> None:
+    """Ulysses on sdpa computes other log-probs: verl exchanges heads only inside flash-attention's function."""
+    group = config.actor_rollout_ref
+    for key, node, model in (
+        (ACTOR, group.actor, group.model),
+        (REF, group.ref, group.model),
+        (CRITIC, config.critic, config.critic.get("model") or {}),
+    ):
+        size = ulysses_size(node)
+        attention = (model.get("override_config") or {}).get("attn_implementation")
+        if size > 1 and attention not in (None, "flash_attention_2", "flash_attention_3"):
+            raise ConfigError(
+                f"{key}.ulysses_sequence_parallel_size={size} needs flash-attn, and attention runs on {attention}, "
+                "under which verl would silently compute wrong log-probs; install flash-attn or set the size to 1"
+            )

@@ -1,0 +1,95 @@
+"""Sizes that verl asserts inside its workers are refused before the start, and valid ones are not."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from recipes.errors import ConfigError
+from recipes.launch.composition import verl_defaults
+from recipes.launch.worker_checks import check_workers
+
+
+@pytest.fixture(scope="module")
+def defaults():
+    config = verl_defaults()
+    OmegaConf.set_struct(config, False)
+    config.algorithm.adv_estimator = "grpo"
+    group = config.actor_rollout_ref
+    config.data.update(train_batch_size=64, max_prompt_length=256, max_response_length=768)
+    group.model.use_remove_padding = True
+    group.actor.update(ppo_mini_batch_size=64, use_dynamic_bsz=True, ppo_max_token_len_per_gpu=2048)
+    group.rollout.update(n=4, log_prob_use_dynamic_bsz=True, log_prob_max_token_len_per_gpu=2048)
+    group.rollout.tensor_model_parallel_size = 1
+    group.ref.update(log_prob_use_dynamic_bsz=True, log_prob_max_token_len_per_gpu=2048)
+    config.trainer.update(nnodes=1, n_gpus_per_node=8)
+    return config
+
+
+def changed(defaults, *overrides):
+    return OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(overrides)))
+
+
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+FIXED = [f"{ACTOR}.use_dynamic_bsz=false", f"{ROLLOUT}.log_prob_use_dynamic_bsz=false"]
+FIXED += [f"{ACTOR}.ppo_micro_batch_size_per_gpu=8", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        FIXED,
+        # 32 responses on 4 data-parallel ranks of 2 devices each: 8 ranks would not do
+        [*FIXED, f"{ACTOR}.ppo_mini_batch_size=8", f"{ACTOR}.ulysses_sequence_parallel_size=2"],
+        [f"{ACTOR}.ppo_mini_batch_size=1", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2"],
+        [f"{ACTOR}.ppo_max_token_len_per_gpu=512", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=512"]
+        + [f"{ACTOR}.ulysses_sequence_parallel_size=2"],
+        ["trainer.nnodes=2"],
+        [f"{ROLLOUT}.tensor_model_parallel_size=4"],
+        [f"{ROLLOUT}.tensor_model_parallel_size=16", "trainer.nnodes=2"],
+        [f"{ROLLOUT}.max_model_len=1024"],
+    ],
+)
+def test_what_verl_runs_passes(defaults, overrides):
+    check_workers(changed(defaults, *overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        # packed micro-batches once skipped this check, and verl stopped after the first rollouts
+        ([f"{ACTOR}.ppo_mini_batch_size=52", f"{ROLLOUT}.n=5"], "= 260 responses cannot be dealt out over 8"),
+        ([f"{ACTOR}.ppo_mini_batch_size=4", "trainer.nnodes=4"], "= 16 responses cannot be dealt out over 32"),
+        ([*FIXED, f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "ppo_micro_batch_size_per_gpu=3 does not divide"),
+        ([*FIXED, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=64"], "log_prob_micro_batch_size_per_gpu=64 does not"),
+        ([*FIXED[:2], f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8"], "ppo_micro_batch_size_per_gpu is not set"),
+        ([FIXED[0], FIXED[2]], "log_prob_use_dynamic_bsz=True must equal"),
+        ([f"{ACTOR}.use_kl_loss=true", f"{REF}.log_prob_max_token_len_per_gpu=512"], "at least 1024"),
+        ([f"{ACTOR}.ppo_max_token_len_per_gpu=1000"], "ppo_max_token_len_per_gpu=1000 cannot hold one sequence"),
+        ([f"{ACTOR}.ulysses_sequence_parallel_size=3"], "=3 does not divide the 8 devices"),
+        ([f"{ROLLOUT}.tensor_model_parallel_size=3"], "a rollout engine of 3 devices"),
+        ([f"{ROLLOUT}.max_model_len=1000"], "would cut responses silently"),
+        ([f"{ROLLOUT}.max_num_batched_tokens=512", f"{ROLLOUT}.enable_chunked_prefill=false"], "without chunked"),
+        ([f"{ROLLOUT}.max_num_batched_tokens=512", f"{ROLLOUT}.max_num_seqs=1024"], "less than max_num_seqs=1024"),
+        (["critic.enable=true", "critic.ppo_mini_batch_size=1"], "critic.ppo_mini_batch_size=1 x rollout.n=4"),
+        (
+            [f"{ACTOR}.ulysses_sequence_parallel_size=2"]
+            + ["actor_rollout_ref.model.override_config.attn_implementation=sdpa"],
+            "needs flash-attn, and attention runs on sdpa",
+        ),
+    ],
+)
+def test_what_verl_asserts_in_a_worker_is_refused_with_a_sentence(defaults, overrides, sentence):
+    with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
+        check_workers(changed(defaults, *overrides))
+
+
+def test_a_recipe_with_updates_of_its_own_is_held_to_those(defaults):
+    odd = changed(defaults, f"{ACTOR}.ppo_mini_batch_size=3", f"{ROLLOUT}.n=1")
+    check_workers(odd, {})
+    check_workers(odd, {ACTOR: 16})
+    with pytest.raises(ConfigError, match="12 responses cannot be dealt out"):
+        check_workers(changed(defaults, f"{ROLLOUT}.n=1"), {ACTOR: 12})
+
+
+def test_other_engines_are_left_to_verl(defaults):
+    check_workers(changed(defaults, f"{ACTOR}.strategy=megatron", f"{ACTOR}.ppo_mini_batch_size=1"))
