@@ -50,7 +50,7 @@ def average_linkage(distances: np.ndarray, cut: float) -> list[list[int]]:
     """Clusters of a symmetric (n, n) distance matrix: the two with the least mean distance join until it exceeds
     `cut`."""
     clusters = [[place] for place in range(len(distances))]
-    between = distances.astype(float).copy()
+    between: np.ndarray = distances.astype(float).copy()
     np.fill_diagonal(between, np.inf)
     while len(clusters) > 1:
         i, j = sorted(np.unravel_index(np.argmin(between), between.shape))

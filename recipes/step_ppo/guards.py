@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,7 +16,8 @@ def check_step_ppo_config(config: DictConfig) -> None:
     Raises:
         ConfigError: one sentence that says what was found and what to set.
     """
-    settings = StepPPOSettings.from_mapping(OmegaConf.to_container(config.step_ppo, resolve=True))
+    block: Any = OmegaConf.to_container(config.step_ppo, resolve=True)
+    settings = StepPPOSettings.from_mapping(block)
     rollout = config.actor_rollout_ref.rollout
     wanted = {
         "trainer.v1.trainer_mode": (
@@ -34,7 +36,7 @@ def check_step_ppo_config(config: DictConfig) -> None:
     }
     for key, (found, expected, why) in wanted.items():
         if found != expected:
-            shown = {True: "true"}.get(expected, expected)
+            shown = "true" if expected is True else expected
             raise ConfigError(f"{key} is {found}; {why}: set {key}={shown}")
     if config.reward.custom_reward_function.path is None:
         raise ConfigError(

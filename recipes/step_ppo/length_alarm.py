@@ -14,7 +14,7 @@ class LengthAlarmSettings:
     window: int = 5
     factor: float = 1.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.baseline_steps < 1 or self.window < 1 or not self.factor > 1:
             raise ValueError("baseline_steps and window must be at least 1 and factor above 1")
 

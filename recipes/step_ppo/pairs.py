@@ -75,8 +75,8 @@ def process_pairs(
             f"best_of must be at least 1 and max_negatives at least 0, found {best_of} and {max_negatives}"
         )
     scored = [c for c in candidates if c.score is not None]
-    right = sorted((c for c in scored if c.correct), key=lambda c: -c.score)
-    wrong = sorted((c for c in scored if not c.correct), key=lambda c: -c.score)
+    right = sorted((c for c in scored if c.correct), key=lambda c: -(c.score or 0.0))
+    wrong = sorted((c for c in scored if not c.correct), key=lambda c: -(c.score or 0.0))
     chosen = sorted(right[:best_of], key=lambda c: c.index)
     contrastive = [Pair(c, r, "contrastive") for c in chosen for r in wrong[:max_negatives]]
     if not positive:
@@ -86,7 +86,7 @@ def process_pairs(
         for c in chosen
         if c.num_lines >= min_chosen_lines
         for r in right
-        if r.num_lines >= min_reject_lines and c.score - r.score > margin
+        if r.num_lines >= min_reject_lines and (c.score or 0.0) - (r.score or 0.0) > margin
     ]
 
 
@@ -112,7 +112,12 @@ def pair_record(question_id: str, pair: Pair) -> dict:
 
 
 def candidates_of(
-    trajectory: dict, scores: dict | None, *, reduction: str, drop_kinds: Sequence[str], skip_last: int
+    trajectory: dict,
+    scores: dict | None,
+    *,
+    reduction: Literal["product", "min", "sum"],
+    drop_kinds: Sequence[str],
+    skip_last: int,
 ) -> list[Candidate]:
     """Candidates of one question from its records of `collect` and `score`.
 

@@ -2,12 +2,12 @@
 _v2.2.1.py."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 Reduction = Literal["product", "min", "sum"]
 
-_REDUCTIONS = {"product": math.prod, "min": min, "sum": math.fsum}
+_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {"product": math.prod, "min": min, "sum": math.fsum}
 
 
 def counted_steps(

@@ -51,7 +51,7 @@ class StepPPOSettings:
     failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(min_count=2))
     length_alarm: LengthAlarmSettings = field(default_factory=LengthAlarmSettings)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.failure_budget.share >= 1:
             raise ValueError("failure_budget.share must be below 1: a step needs samples to train on")
 

@@ -28,7 +28,7 @@ class StateSampling:
     drop_kinds: tuple[str, ...] = ()
     style: StepStyle = "react"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("ratio", "ratio_s", "ratio_e"):
             value = getattr(self, name)
             if not 0 <= value <= 1:

@@ -46,7 +46,7 @@ class StepRewardConfig:
     outcome_weight: float = 1.0
     clip: float = 5.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise ValueError(f"unknown step reward mode {self.mode!r}: expected one of {', '.join(_MODES)}")
         if self.last_step not in _LAST_STEPS:
@@ -100,7 +100,7 @@ def token_rewards(
     if config.mode == "outcome":
         if length:
             rewards[length - 1 if eos_index is None else eos_index] = _clipped(
-                config.outcome_weight * outcome, config.clip
+                config.outcome_weight * (outcome or 0.0), config.clip
             )
         return rewards
     if not step_ends:
@@ -121,7 +121,7 @@ def token_rewards(
         return rewards
     step_values = [config.scale * values[place] for place in places]
     if config.last_step == "outcome":
-        step_values[-1] = config.outcome_weight * outcome
+        step_values[-1] = config.outcome_weight * (outcome or 0.0)
     for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
         rewards[place] = _clipped(reward, config.clip)
     return rewards

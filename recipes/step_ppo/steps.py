@@ -10,9 +10,9 @@ the LPR code does, can name a token that was never generated.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from recipes.step_ppo.react import FIRST_STEP, MIN_CONTENT, step_kind
 
@@ -30,7 +30,7 @@ class Step:
 
 
 class Decoder(Protocol):
-    def decode(self, token_ids: Sequence[int], **kwargs) -> str: ...
+    def decode(self, token_ids: Sequence[int], **kwargs: Any) -> str: ...
 
 
 def segment(text: str, style: StepStyle = "react") -> list[Step]:
@@ -71,7 +71,7 @@ def segment_response(response: str, style: StepStyle = "react") -> list[Step]:
     return [Step(s.kind, s.start - len(lead), s.end - len(lead)) for s in segment(lead + response, style)]
 
 
-def _lines(text: str):
+def _lines(text: str) -> Iterator[tuple[str, int]]:
     start = 0
     for line in text.split("\n"):
         yield line, start

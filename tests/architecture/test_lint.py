@@ -1,4 +1,4 @@
-"""Ruff's linter and formatter are clean."""
+"""Ruff's linter and formatter, and mypy on the pure modules, are clean."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHECKS = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
+    "mypy": ("tests/architecture/types_of_pure_modules.py",),
 }
 
 
