@@ -32,7 +32,12 @@ ELSEWHERE = {
     ("python", "-m", "recipes.doctor"): "tests/recipes/doctor/test_doctor.py",
 }
 # Short commands that need nothing but the prepared folder.
-RUN_HERE = ("recipes.evaluation.report", "recipes.upstream.compat", "reward_fns.check_dataset")
+RUN_HERE = (
+    "recipes.evaluation.report",
+    "recipes.upstream.compat",
+    "reward_fns.check_dataset",
+    "reward_fns.score_cases",
+)
 
 
 def launcher(command: Command) -> bool:
@@ -147,7 +152,7 @@ def test_a_command(command, folder, environment, started):
             assert set(command.words[2:]) <= set(RECIPES)
         return
     module = module_of(command)
-    if module in RUN_HERE:
+    if module in RUN_HERE and not command.fence.needs:
         run_here(command, folder, environment)
         return
     if command.is_fragment:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from recipes.common.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
-from recipes.launch.config_checks import check_micro_batches
+from recipes.launch.worker_checks import check_workers
 from recipes.serl.adapters.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.schedule import Schedule
@@ -237,7 +237,7 @@ def test_an_update_has_a_row_for_every_gpu_of_several_nodes(script, nodes, seeds
     arguments = handed_over(script, tmp_path, {"NNODES": str(nodes)})
     config = composed(seeds, *arguments)
     check_serl_config(config)
-    check_micro_batches(config)
+    check_workers(config)
     rows = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
     assert rows % (8 * nodes) == 0 and (nodes > 2 or rows == 16)
 
