@@ -259,12 +259,12 @@ engine.generate([Request("text", "1+1=", 0)], greedy, keep)
 engine.generate([Request("talk", [{{"role": "user", "content": "1+1"}}], 0)], greedy, keep)
 for again in range(2):
     engine.generate([Request(f"d{{again}}", ids[0], 5)], drawn, keep)
-print(json.dumps([ids, found, engine.model_length]))
+print("FOUND" + json.dumps([ids, found, engine.model_length]))
 """
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    ids, found, length = json.loads(done.stdout.strip().splitlines()[-1])
+    ids, found, length = json.loads(done.stdout.split("FOUND")[1].splitlines()[0])
     assert len(found) == 13 and len(found["short"][0][1]) == 2 and found["d0"] == found["d1"] and length == 128
     with vllm_server(world / "model", tmp_path / "log", max_model_len=128) as url:
         engine = EndpointEngine(EndpointSettings(url, "toy", **QUICK))

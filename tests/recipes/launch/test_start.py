@@ -44,7 +44,7 @@ SENTENCES = {
     "micro-batch": "does not divide a mini-batch of 256",
     "reward function": "cannot be loaded from pkg://reward_fns.math",
     "reward file": "reward.custom_reward_function.path=/no/such/file.py does not exist",
-    "reward limits": "algorithm.reward_faults.skip_share must be in [0, 1]",
+    "reward limits": "algorithm.reward_faults.skip_share must be less than or equal to 1",
     "group hook": "algorithm.group_hook",
     "unknown scale": "enormous",
     "flag": "unknown option --verbose",
