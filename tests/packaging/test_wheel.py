@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("recipes", "reward_fns", "vllm_patches")
-DATA_SUFFIXES = {".yaml", ".json", ".jsonl", ".md", ".png", ".sh", ".txt"}
+DATA_SUFFIXES = {".html", ".yaml", ".json", ".jsonl", ".md", ".png", ".sh", ".txt"}
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -76,7 +76,9 @@ def run(command, **options):
 
 
 def package_files(source):
-    return [path for package in PACKAGES for path in (source / package).rglob("*") if path.is_file()]
+    files = [path for package in PACKAGES for path in (source / package).rglob("*") if path.is_file()]
+    # It builds the wheel of the rewards alone, and is no part of this one.
+    return [path for path in files if path != source / "reward_fns" / "pyproject.toml"]
 
 
 def metadata(wheel):
