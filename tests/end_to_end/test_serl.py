@@ -52,10 +52,10 @@ def begin(start, serl_world):
 
 
 def journal(folder: Path) -> dict[tuple[str, int], list[dict]]:
-    """All records by kind and step."""
+    """All records by kind and step; what a resumed run set aside is in folders of its own."""
     (found,) = (folder / "outputs" / "checkpoints").glob("*/*/filtered_data")
     records = {}
-    for path in found.iterdir():
+    for path in found.glob("*.jsonl"):
         kind, step = re.fullmatch(r"(\w+)_(\d+)\.jsonl", path.name).groups()
         records[kind, int(step)] = [json.loads(line) for line in path.read_text().splitlines()]
     return records
