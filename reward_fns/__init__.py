@@ -1,1 +1,1 @@
-"""Rewards that any verl job can import: they do not hang, do not lie, and are fast. See README.md in this folder."""
+"""Rewards that any verl job can import: bounded in time and memory, exact, and fast. See README.md in this folder."""

@@ -12,10 +12,11 @@ from fractions import Fraction
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 from reward_fns.answer import MARK, normal_form
-from reward_fns.equivalence import Question, Verdict, compare, gold_problem
+from reward_fns.equivalence import Question, Verdict, compare
 from reward_fns.evaluation import TooLarge, Undefined, constant, ratio_of, rounds_to, same_value
 from reward_fns.formula import Tree, Unreadable, read_formula, same_form, symbols_in
-from reward_fns.numerals import MIN_ROUNDED_DECIMALS, read_number
+from reward_fns.gold import gold_problem
+from reward_fns.numerals import read_number
 from reward_fns.shapes import depths
 from reward_fns.solution_sets import NoSet, read_set, same_set
 
@@ -50,7 +51,7 @@ def judge(golds: tuple[str, ...], pred: str) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def check_gold(gold: str) -> str:
-    """The problem of a gold answer, or ""."""
+    """Why a gold answer could not serve; "" when it can."""
     return gold_problem(gold, _can_serve)
 
 
@@ -107,13 +108,11 @@ def _renamed(tree: Tree, names: dict[str, str]) -> Tree:
 def _is_rounded(tree: Tree, decimal: str) -> bool:
     """Whether a decimal with enough places is the rounded value of a formula that has no end."""
     numeral = read_number(decimal)
-    if numeral is None or (numeral.decimals or 0) < MIN_ROUNDED_DECIMALS or symbols_in(tree):
+    places = numeral.rounded_places() if numeral else None
+    if numeral is None or places is None or symbols_in(tree):
         return False
     value, _ = constant(tree)
-    significant = len(str(abs(numeral.value.numerator) * 10**numeral.decimals // numeral.value.denominator))
-    if isinstance(value, Fraction) or significant < MIN_ROUNDED_DECIMALS - 1:
-        return False
-    return rounds_to(value, numeral.value, numeral.decimals)
+    return not isinstance(value, Fraction) and rounds_to(value, numeral.value, places)
 
 
 def _sides(text: str) -> tuple[Tree, str, Tree]:
@@ -139,11 +138,6 @@ def _same_relation(gold: str, pred: str) -> bool:
         return True
     turned = relation if relation in ("=", r"\ne") else _FLIPPED[relation]
     return other == turned and same_form(a, d) and same_form(b, c)
-
-
-def self_check(gold: str) -> str:
-    """Why a gold answer could not serve; "" when it can."""
-    return check_gold(gold)
 
 
 def judge_leniently(golds: tuple[str, ...], response: str) -> tuple[str, str]:

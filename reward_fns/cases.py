@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from reward_fns.errors import ResultError
-from reward_fns.result import Score, normalise
 
 CASES = Path(__file__).parent.parent / "tests" / "reward_fns" / "cases"
 
@@ -63,20 +62,10 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or ":" not in arguments[0]:
         print("usage: python -m reward_fns.cases module:function (a verl compute_score)", file=sys.stderr)
         return 2
-    from reward_fns.forked_worker import resolve
+    from reward_fns import score_cases
 
-    grade = resolve(arguments[0])
-    accepted = rejected = other = 0
-    for case in load_cases("right", "wrong", "adversarial", "control", "gold"):
-        result = normalise(grade("cases", case.response, case.gold))
-        got = result.value if isinstance(result, Score) else "skip"
-        if got != case.expected:
-            accepted += got != "skip" and case.expected != 1.0 and got > 0
-            rejected += case.expected == 1.0
-            other += not (case.expected == 1.0 or (got != "skip" and got > 0))
-            print(f"{case.id}: expected {case.expected}, got {got}: {case.why}")
-    print(f"{accepted} wrong accepts, {rejected} wrong rejects, {other} other differences")
-    return 1 if accepted or rejected or other else 0
+    tables = [str(CASES / f"{family}.jsonl") for family in ("right", "wrong", "adversarial", "control", "gold")]
+    return score_cases.main([*tables, "--grader", arguments[0], "--differences", "--require-clean"])
 
 
 if __name__ == "__main__":

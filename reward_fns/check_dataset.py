@@ -69,7 +69,7 @@ def check(ground_truths: Sequence[Any], pool: Pool, time_limit: float = 5.0) -> 
         if not answers:
             problems[row] = problem
         asked += [(row, answer) for answer in answers]
-    outcomes = pool.map("reward_fns.algebra:self_check", [(answer,) for _, answer in asked], time_limit=time_limit)
+    outcomes = pool.map("reward_fns.algebra:check_gold", [(answer,) for _, answer in asked], time_limit=time_limit)
     for (row, _), outcome in zip(asked, outcomes, strict=True):
         problem = outcome.value if outcome.kind is Kind.DONE else f"{outcome.kind.value} {outcome.detail}".strip()
         if problem:

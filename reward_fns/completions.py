@@ -10,7 +10,7 @@ class Completion:
     """One text that a model wrote.
 
     Attributes:
-        finish_reason: `stop`, `length`, or what the endpoint says.
+        finish_reason: `stop`, `length`, or the endpoint's own word.
         stop_reason: the stop text or token that ended it, where vLLM's server says so.
         token_ids: its tokens, where `return_token_ids=True` was asked of a vLLM server.
         log_probs: log-probability of each token in nats, where `logprobs` was asked for.
@@ -29,7 +29,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Answer:
-    """Completions of one prompt, in order, and the number of tokens where the endpoint says it."""
+    """Completions of one prompt, in order, and the number of tokens where the endpoint gives it."""
 
     completions: list[Completion]
     prompt_tokens: int | None = None

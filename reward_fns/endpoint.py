@@ -2,10 +2,10 @@
 
 One policy for all of them. A fault that may pass (no connection, no answer in time, HTTP 408, 409, 425, 429 and 5xx, a
 reply that is not what was asked for) is retried with jittered exponential pauses, within a number of attempts and,
-where one is set, a deadline. A wish in `Retry-After` holds back every request to the endpoint. What no retry mends
-ends at once: the request itself is wrong (another 4xx), or the endpoint refuses every request (wrong key, address or
-model name, a redirect, no money left). After several failures in a row the circuit opens, and for a while no request is
-even tried. The API key comes from the environment and stands in no message.
+where one is set, a deadline. What `Retry-After` asks for holds back every request to the endpoint. What no retry
+changes ends at once: the request itself is wrong (another 4xx), or the endpoint refuses every request (wrong key,
+address or model name, a redirect, no credit left). After several failures in a row the circuit opens, and for a while
+no request is tried. The API key comes from the environment and stands in no message.
 
     async with Endpoint(EndpointSettings("http://host:8000/v1", "Qwen3-4B")) as endpoint:
         answer = await endpoint.chat([{"role": "user", "content": "1 + 1"}], n=4, temperature=0.8, max_tokens=512)
@@ -25,7 +25,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from reward_fns.completions import Answer, read_answer
@@ -34,7 +34,7 @@ from reward_fns.errors import EndpointError, OptionError
 T = TypeVar("T")
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429})
-"""Client errors that another attempt may mend; every status from 500 on is retried too."""
+"""Client errors after which another attempt may succeed; every status from 500 on is retried too."""
 REFUSING_STATUS = frozenset({401, 402, 403, 404, 405})
 """Client errors that every request will meet."""
 
@@ -72,7 +72,7 @@ class EndpointSettings:
     failures_in_a_row: int | None = None
     cooldown: float = 30.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.url, str) or not self.url.startswith(("http://", "https://")):
             raise OptionError(f"expected an address such as http://host:8000/v1, found {self.url!r}")
         positive = (self.timeout, self.attempts, self.concurrency, self.deadline, self.failures_in_a_row)
@@ -139,11 +139,19 @@ class _Connection:
 
 
 @dataclass
-class _Try:
-    """One request with all its attempts: whether the first was sent, and when its deadline passes."""
+class _Request(Generic[T]):
+    """One request with all its attempts.
 
-    ends: float = math.inf
-    begun: bool = False
+    Attributes:
+        read: turns the text of the reply into the result.
+        ends: when its deadline passes; None before the first attempt.
+    """
+
+    method: Literal["get", "post"]
+    path: str
+    read: Callable[[str], T]
+    body: dict[str, Any] | None = None
+    ends: float | None = None
 
 
 class Endpoint:
@@ -161,7 +169,7 @@ class Endpoint:
     async def __aenter__(self) -> "Endpoint":
         return self
 
-    async def __aexit__(self, *exception) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def chat(
@@ -206,7 +214,7 @@ class Endpoint:
         Raises:
             EndpointError: no usable reply.
         """
-        return await self._ask("post", path, dict(body), lambda text: read(json.loads(text)))
+        return await self._ask(_Request("post", path, lambda text: read(json.loads(text)), dict(body)))
 
     async def get_text(self, path: str) -> str:
         """The body of a page below the root, such as `/metrics`.
@@ -214,7 +222,7 @@ class Endpoint:
         Raises:
             EndpointError: it cannot be had.
         """
-        return await self._ask("get", path, None, str)
+        return await self._ask(_Request("get", path, str))
 
     async def served_models(self) -> dict[str, int | None]:
         """Names of the served models, with the context length (tokens) that vLLM's server tells.
@@ -226,7 +234,7 @@ class Endpoint:
         def read(text: str) -> dict[str, int | None]:
             return {model["id"]: model.get("max_model_len") for model in json.loads(text)["data"]}
 
-        return await self._ask("get", "/v1/models", None, read)
+        return await self._ask(_Request("get", "/v1/models", read))
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -254,16 +262,14 @@ class Endpoint:
             if len(whole.completions) == n:
                 return result
 
-    async def _ask(self, method: str, path: str, body: dict | None, read: Callable[[str], T]) -> T:
+    async def _ask(self, request: _Request[T]) -> T:
         if not self._breaker.allows():
-            raise EndpointError(
-                f"{self._where} failed too often in a row and is left alone for a while", "circuit_open"
-            )
+            raise EndpointError(f"{self._where} failed too often in a row and is not asked for a while", "circuit_open")
         try:
             import tenacity
         except ImportError as error:
             raise _not_installed(error) from error
-        request, connection = _Try(), self._connection()
+        connection = self._connection()
         pause = tenacity.wait_random_exponential(multiplier=self.settings.first_wait, max=self.settings.max_wait)
 
         def wait(state: Any) -> float:
@@ -276,14 +282,14 @@ class Endpoint:
         retrying = tenacity.AsyncRetrying(
             stop=lambda state: (
                 state.attempt_number >= self.settings.attempts
-                or max(time.monotonic() + state.upcoming_sleep, connection.not_before) >= request.ends
+                or max(time.monotonic() + state.upcoming_sleep, connection.not_before) >= (request.ends or math.inf)
             ),
             wait=wait,
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, EndpointError) and error.passing),
             reraise=True,
         )
         try:
-            result = await retrying(self._attempt, connection, request, method, path, body, read)
+            result: T = await retrying(self._attempt, connection, request)
         except EndpointError as error:
             # An endpoint that answers, if only nonsense, is up; so is one that finds fault with the request.
             self._breaker.record(error.reason == "junk_reply" or error.kind == "request")
@@ -291,57 +297,45 @@ class Endpoint:
         self._breaker.record(True)
         return result
 
-    async def _attempt(
-        self,
-        connection: _Connection,
-        request: _Try,
-        method: str,
-        path: str,
-        body: dict | None,
-        read: Callable[[str], T],
-    ) -> T:
+    async def _attempt(self, connection: _Connection, request: _Request[T]) -> T:
         async with connection.gate:
             while (pause := connection.not_before - time.monotonic()) > 0:
                 await asyncio.sleep(pause)
-            if not request.begun:
-                request.begun = True
+            if request.ends is None:
                 request.ends = time.monotonic() + (self.settings.deadline or math.inf)
             self.counts["requests"] += 1
             try:
-                return await self._send(connection.client, request, method, path, body, read)
+                return await self._send(connection.client, request, request.ends - time.monotonic())
             except EndpointError as error:
                 self.counts[error.reason] += 1
                 raise
 
-    async def _send(
-        self, client: Any, request: _Try, method: str, path: str, body: dict | None, read: Callable[[str], T]
-    ) -> T:
+    async def _send(self, client: Any, request: _Request[T], seconds_left: float) -> T:
         import openai
 
-        seconds = max(0.0, min(self.settings.timeout, request.ends - time.monotonic()))
+        where = self._where + request.path
+        seconds = max(0.0, min(self.settings.timeout, seconds_left))
         # A POST that is redirected becomes a GET, or takes the key to another host.
         options: Any = {"follow_redirects": False, "timeout": seconds}
-        arguments = {} if body is None else {"body": body}
+        arguments = {} if request.body is None else {"body": request.body}
         try:
             async with asyncio.timeout(seconds):
-                send = getattr(client, method)
-                text = await send(self.settings.root + path, cast_to=str, options=options, **arguments)
+                send = getattr(client, request.method)
+                text = await send(self.settings.root + request.path, cast_to=str, options=options, **arguments)
         except (TimeoutError, openai.APITimeoutError):
-            raise EndpointError(f"{self._where}{path} did not answer within {seconds:.3g} s", "time_out") from None
+            raise EndpointError(f"{where} did not answer within {seconds:.3g} s", "time_out") from None
         except openai.APIStatusError as error:
-            raise self._status_error(error, path) from None
+            raise self._status_error(error, where) from None
         except (openai.OpenAIError, OSError, ValueError) as error:
             cause = self._hide(repr(error.__cause__ or error))
-            raise EndpointError(f"{self._where}{path} cannot be reached: {cause}", "unreachable") from None
+            raise EndpointError(f"{where} cannot be reached: {cause}", "unreachable") from None
         try:
-            return read(text)
+            return request.read(text)
         except (LookupError, TypeError, ValueError) as error:
             told = self._hide(f"({error}): {text[:200]}")
-            raise EndpointError(
-                f"{self._where}{path} sent something else than asked for {told}", "junk_reply"
-            ) from None
+            raise EndpointError(f"{where} sent something else than asked for {told}", "junk_reply") from None
 
-    def _status_error(self, error: Any, path: str) -> EndpointError:
+    def _status_error(self, error: Any, where: str) -> EndpointError:
         status, response = error.status_code, error.response
         said = self._hide(" ".join(response.text.split())[:300])
         kind: Literal["passing", "request", "refused"] = "request"
@@ -351,12 +345,8 @@ class Endpoint:
             kind = "refused"
         elif status in RETRIED_STATUS or status >= 500:
             kind = "passing"
-        return EndpointError(
-            f"{self._where}{path} answered HTTP {status}: {said}",
-            f"http_{status}",
-            kind,
-            retry_after=retry_after(response.headers),
-        )
+        message = f"{where} answered HTTP {status}: {said}"
+        return EndpointError(message, f"http_{status}", kind, retry_after(response.headers))
 
     @property
     def _where(self) -> str:

@@ -6,14 +6,24 @@ sets of numbers, goes to an `Algebra`: in a worker that is `reward_fns.algebra.d
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reward_fns.answer import MARK, is_word, letter_of, normal_form, squeeze, words_in
-from reward_fns.extract import bounded
 from reward_fns.notation import is_date, read_assignments, read_base, read_ratio, read_time
 from reward_fns.numerals import Numeral, read_number, reads_as_decimal_comma, same_number
-from reward_fns.shapes import MAX_ITEMS, Shape, depths, shape_of, split_top
+from reward_fns.relations import (
+    ORDER,
+    QUOTIENT,
+    as_ratio,
+    is_chain,
+    is_name,
+    is_related,
+    named_alike,
+    value_side,
+    without_shared_name,
+)
+from reward_fns.shapes import Shape, depths, shape_of, split_top
 from reward_fns.units import Quantity, same_unit, split_unit
 
 Question = str
@@ -21,26 +31,6 @@ Question = str
 decimal."""
 Algebra = Callable[[Question, str, str], bool]
 
-_RELATION = re.compile(
-    r"(?<![\\])[<>=]|\\(?:le|ge|ne|lt|gt|approx|equiv|sim|in|subset|cong|mid|Rightarrow|implies|iff|to)(?![A-Za-z])"
-)
-_ORDER = re.compile(r"(?<![\\])[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
-_EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)|\\(?:approx|equiv)(?![A-Za-z])|==")
-_SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?[A-Za-z]+|\d)")
-_PRIME = re.compile(r"'+|\^\s*\{?\s*\\prime\s*\}?|\^\s*\{?\s*-1\s*\}?(?=\s*\()")
-_DENIAL = re.compile(r"\b(?:not|no|never|false|wrong|except|cannot|isn't)\b", re.IGNORECASE)
-_NAME_COMMANDS = re.compile(
-    r"\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|hat|bar|tilde|widehat|mathcal|mathbb|max|min|log|ln|sin|cos|"
-    r"tan|cot|sec|csc|det|dim|gcd|lcm|deg|arg|Re|Im|Pr|alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|"
-    r"lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega|ell)(?![A-Za-z])"
-)
-_DERIVATIVE = re.compile(r"\\frac\s*\{\s*d\s*\^?2?\s*[A-Za-z]?\s*\}\s*\{\s*d\s*[A-Za-z]\s*(?:\^2)?\s*\}")
-_QUOTIENT = re.compile(
-    r"\\frac\{\s*[A-Za-z]{1,2}\s*\}\{\s*[A-Za-z]{1,2}\s*\}|[A-Za-z]{1,2}\s*[:/]\s*[A-Za-z]{1,2}(?:\s*:\s*[A-Za-z]{1,2})*"
-)
-_LIMIT = re.compile(r"\\lim(?:\s*_\s*\{[^{}]*\})?")
-_ARGUMENTS = re.compile(r"(?<=[A-Za-z])\s*\([^()]*\)|(?<=\x02)\s*\([^()]*\)")
-_TUPLE_OF_NAMES = re.compile(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)")
 _FUNCTION_OF_X = re.compile(r"[a-zA-Z]\([a-z]\)")
 _SETS = re.compile(
     r"\\(?:cup|cap|setminus|mathbb)(?![A-Za-z])|\\\{.*(?:\\mid(?![A-Za-z])|\||:).*\\\}|real numbers|\\in(?![A-Za-z])"
@@ -60,7 +50,7 @@ class NeedsAlgebra(Exception):
 
 
 def refuse_algebra(question: Question, gold: str, pred: str) -> bool:
-    """Stands in for algebra where none may run."""
+    """Stand in for algebra where none may run."""
     raise NeedsAlgebra
 
 
@@ -88,11 +78,6 @@ def compare(gold: str, pred: str, algebra: Algebra) -> Verdict:
     return Verdict(True) if _Comparison(algebra).same(gold, pred) else Verdict(False, "wrong")
 
 
-def is_chain(item: str) -> bool:
-    """`x=41=42`: more than one equality sign outside subscripts and arguments. Which link counts nobody can say."""
-    return len(_EQUALS.findall(_ARGUMENTS.sub("", _SUBSCRIPT.sub("", item)))) > 1
-
-
 def _without_rounding(text: str) -> tuple[str, str]:
     r"""`\sqrt3 \approx 1.732` as its exact value and the decimal it is said to round to ("" where none is written)."""
     parts = split_top(text, r"\approx")
@@ -115,7 +100,7 @@ class _Comparison:
         gold, gold_rounded = _without_rounding(gold)
         pred, pred_rounded = _without_rounding(pred)
         if pred_rounded:
-            value = _value_side(pred) or pred
+            value = value_side(pred) or pred
             if not self._algebra("rounds", value, pred_rounded):
                 return False
         return self._same(gold, pred) or bool(gold_rounded and not pred_rounded and self._same(gold_rounded, pred))
@@ -136,7 +121,7 @@ class _Comparison:
             comma = _comma_reading(gold, pred)
             if comma is not None:
                 return comma
-            value = _value_side(gold)
+            value = value_side(gold)
             if value is None:
                 return pred_shape.kind == "()" and self._same_vector(gold, pred_shape)
             return self._same(value, pred)
@@ -144,7 +129,7 @@ class _Comparison:
             parts = split_top(pred, ",;")
             if gold_shape.kind == "list" and len(parts) == len(gold_shape.items) > 1:
                 return self._matching(gold_shape.items, parts)
-            value = _value_side(pred_shape.items[0])
+            value = value_side(pred_shape.items[0])
             if value is not None:
                 return self._same(gold, value)
             return gold_shape.kind == "()" and self._same_vector(pred, gold_shape)
@@ -162,7 +147,7 @@ class _Comparison:
         if gold.unordered and pred.unordered:
             if (gold.kind == "union") != (pred.kind == "union"):
                 return False
-            gold_items, pred_items = _without_shared_name(gold_items), _without_shared_name(pred_items)
+            gold_items, pred_items = without_shared_name(gold_items), without_shared_name(pred_items)
             if "set" in (gold.kind, pred.kind):
                 gold_items, pred_items = self._distinct(gold_items), self._distinct(pred_items)
             return len(gold_items) == len(pred_items) and self._matching(gold_items, pred_items)
@@ -170,45 +155,49 @@ class _Comparison:
             return False
         brackets = {gold.kind, pred.kind}
         if gold.kind == pred.kind or (brackets == {"list", "()"} and not _OR.search(pred_text)):
-            if brackets == {"list", "()"} and _named_alike(pred_items):
+            if brackets == {"list", "()"} and named_alike(pred_items):
                 return False
             return all(self._same(a, b) for a, b in zip(gold_items, pred_items, strict=True))
         return False
 
     def _assigned(self, gold: Shape, pred_text: str, pred: Shape) -> bool | None:
         """The verdict where a side assigns values to distinct names; None where neither does."""
-        theirs = read_assignments(gold.items if gold.kind in ("list", "one") else ())
-        ours = read_assignments(pred.items if pred.kind in ("list", "one") else ())
-        if theirs is None and ours is None:
+        asked = read_assignments(gold.items if gold.kind in ("list", "one") else ())
+        given = read_assignments(pred.items if pred.kind in ("list", "one") else ())
+        if asked is None and given is None:
             return None
-        if theirs and ours and set(theirs.names) == set(ours.names):
-            given = dict(zip(ours.names, ours.values, strict=True))
-            return all(self._same(value, given[name]) for name, value in zip(theirs.names, theirs.values, strict=True))
-        if theirs and ours and not (theirs.are_roots and ours.are_roots):
+        are_roots = all(side.are_roots for side in (asked, given) if side)
+        if asked and given:
+            if set(asked.names) == set(given.names):
+                value_of = dict(zip(given.names, given.values, strict=True))
+                return all(
+                    self._same(value, value_of[name]) for name, value in zip(asked.names, asked.values, strict=True)
+                )
+            if not are_roots:
+                return False
+        values = asked.values if asked else gold.items
+        found = given.values if given else pred.items
+        if asked is None and not are_roots and named_alike(gold.items):
             return False
-        values = theirs.values if theirs else gold.items
-        found = ours.values if ours else pred.items
-        if theirs is None and not ours.are_roots and _named_alike(gold.items):
-            return False
-        if len(values) != len(found) or (theirs is None and gold.kind not in ("list", "set", "()")):
+        if len(values) != len(found) or (asked is None and gold.kind not in ("list", "set", "()")):
             return None
-        if ours is None and pred.kind not in ("list", "()"):
+        if given is None and pred.kind not in ("list", "()"):
             return False
-        if (theirs or ours).are_roots:
+        if are_roots:
             return self._matching(values, found)
-        if _OR.search(pred_text) or (ours is None and _named_alike(found)):
+        if _OR.search(pred_text) or (given is None and named_alike(found)):
             return False
         return all(self._same(a, b) for a, b in zip(values, found, strict=True))
 
     def _same_condition(self, gold: str, gold_shape: Shape, pred: str, pred_shape: Shape) -> bool:
         """Sets of numbers and inequalities."""
         if gold_shape.kind == pred_shape.kind and gold_shape.kind in ("()", "[)", "(]", "[]"):
-            return all(self._same(a, b) for a, b in zip(gold_shape.items, pred_shape.items, strict=False)) and len(
-                gold_shape.items
-            ) == len(pred_shape.items)
+            return len(gold_shape.items) == len(pred_shape.items) and all(
+                self._same(a, b) for a, b in zip(gold_shape.items, pred_shape.items, strict=True)
+            )
         if self._algebra("set", gold, pred):
             return True
-        if _is_related(gold) and _is_related(pred) and len(split_top(gold, ",;")) == len(split_top(pred, ",;")) == 1:
+        if is_related(gold) and is_related(pred) and len(split_top(gold, ",;")) == len(split_top(pred, ",;")) == 1:
             return self._algebra("relation", gold, pred)
         if gold_shape.kind == pred_shape.kind == "union" or gold_shape.kind == pred_shape.kind == "set":
             return len(gold_shape.items) == len(pred_shape.items) and self._matching(gold_shape.items, pred_shape.items)
@@ -222,7 +211,7 @@ class _Comparison:
                 kept.append(item)
         return tuple(kept)
 
-    def _matching(self, gold, pred) -> bool:
+    def _matching(self, gold: Sequence[str], pred: Sequence[str]) -> bool:
         """Whether the parts can be paired off, whatever their order."""
         left = list(pred)
         hard = []
@@ -242,36 +231,36 @@ class _Comparison:
     def _same_expression(self, gold: str, pred: str) -> bool:
         if squeeze(gold) == squeeze(pred):
             return True
-        gold_related, pred_related = _is_related(gold), _is_related(pred)
+        gold_related, pred_related = is_related(gold), is_related(pred)
         if pred_related and not gold_related:
             return self._states(gold, pred)
         if gold_related and not pred_related:
-            value = _value_side(gold)
+            value = value_side(gold)
             return value is not None and self._same(value, pred)
         if gold_related:
             gold_sides, pred_sides = split_top(gold, "="), split_top(pred, "=")
-            gold_value, pred_value = _value_side(gold), _value_side(pred)
+            gold_value, pred_value = value_side(gold), value_side(pred)
             if gold_value is not None and pred_value is not None:
                 names = squeeze(gold_sides[0]), squeeze(pred_sides[0])
                 if names[0] == names[1] or (_FUNCTION_OF_X.fullmatch(names[0]) and names[1] == "y"):
                     return self._same(gold_value, pred_value)
-                ratio, other = read_ratio(gold_sides[0]), _QUOTIENT.fullmatch(pred_sides[0])
+                ratio, other = read_ratio(gold_sides[0]), QUOTIENT.fullmatch(pred_sides[0])
                 if ratio or other:
-                    return squeeze(_as_ratio(gold_sides[0])) == squeeze(_as_ratio(pred_sides[0])) and self._same(
-                        _as_ratio(gold_value), _as_ratio(pred_value)
+                    return squeeze(as_ratio(gold_sides[0])) == squeeze(as_ratio(pred_sides[0])) and self._same(
+                        as_ratio(gold_value), as_ratio(pred_value)
                     )
             return self._algebra("relation", gold, pred)
         return self._same_quantity(gold, pred)
 
     def _states(self, gold: str, pred: str) -> bool:
         """A relation for a value: `x = 42` names it, `3 + 4 = 7` is true, `41 = 42` is neither."""
-        value = _value_side(pred)
+        value = value_side(pred)
         if value is not None:
             return self._same(gold, value)
         parts = split_top(pred, "=")
-        if len(parts) != 2 or not all(parts) or _ORDER.search(pred) or _APPROX.search(pred):
+        if len(parts) != 2 or not all(parts) or ORDER.search(pred) or _APPROX.search(pred):
             return False
-        if _is_name(parts[1]) and re.search(r"\d", parts[0]):
+        if is_name(parts[1]) and re.search(r"\d", parts[0]):
             return self._same(gold, parts[0])
         if _VARIABLE.search(re.sub(rf"\\[A-Za-z]+|{MARK}[^{MARK}]*{MARK}", " ", parts[0])):
             return False
@@ -338,34 +327,15 @@ def _is_condition(text: str) -> bool:
     shape = shape_of(text)
     if shape.kind in ("union", "[)", "(]", "[]"):
         return True
-    if _value_side(text) is not None or (shape.kind in ("set", "list") and not _BUILDER.search(text)):
-        return shape.kind == "list" and bool(_ORDER.search(text)) and _is_related(text)
+    if value_side(text) is not None or (shape.kind in ("set", "list") and not _BUILDER.search(text)):
+        return shape.kind == "list" and bool(ORDER.search(text)) and is_related(text)
     if _SETS.search(text):
         return True
-    return any(depth == 0 and _ORDER.match(text, place) for place, depth in depths(text))
-
-
-def _as_ratio(side: str) -> str:
-    match = re.fullmatch(r"\\frac\{([^{}]*)\}\{([^{}]*)\}|([^:/]+)[:/]([^:/]+)", side.strip())
-    return side if match is None else f"{match[1] or match[3]}:{match[2] or match[4]}"
+    return any(depth == 0 and ORDER.match(text, place) for place, depth in depths(text))
 
 
 def _written(number: Numeral) -> str:
     return rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
-
-
-def _without_shared_name(items: tuple[str, ...]) -> tuple[str, ...]:
-    """`x=2, 5` and `x=2, x=5` are the values 2 and 5 of one name."""
-    sides = [split_top(item, "=") for item in items]
-    names = {squeeze(side[0]) for side in sides if len(side) == 2}
-    if len(names) != 1 or any(len(side) > 2 for side in sides) or _value_side(items[0]) is None:
-        return items
-    return tuple(side[-1] for side in sides)
-
-
-def _named_alike(items: tuple[str, ...]) -> bool:
-    """Whether values of one name are listed: roots, which have no order and are no point."""
-    return _without_shared_name(items) != items
 
 
 def _comma_reading(gold: str, pred: str) -> bool | None:
@@ -373,32 +343,6 @@ def _comma_reading(gold: str, pred: str) -> bool | None:
     number, quantity = split_unit(gold).number(), split_unit(pred)
     decimal = reads_as_decimal_comma(quantity.body)
     return None if number is None or decimal is None else same_number(number, decimal)
-
-
-def _value_side(text: str) -> str | None:
-    """`42` of `x = 42`: the right side, where the left side merely names what was asked for; else None."""
-    parts = split_top(text, "=")
-    if len(parts) != 2 or not all(parts) or text[text.index("=") - 1] in "<>!:\\":
-        return None
-    return parts[1] if _is_name(parts[0]) else None
-
-
-def _is_name(side: str) -> bool:
-    """A name, a function of something, or a sum of names such as `m + n`; a digit makes it an equation to be solved."""
-    side = side.strip()
-    if _DENIAL.search(side.replace(MARK, " ")):
-        return False
-    if _TUPLE_OF_NAMES.fullmatch(side) or _QUOTIENT.fullmatch(side):
-        return True
-    plain = re.sub(rf"{MARK}[^{MARK}]*{MARK}", " w\x02", side)
-    plain = _DERIVATIVE.sub(" w ", _PRIME.sub("", _SUBSCRIPT.sub("", plain)))
-    plain = _NAME_COMMANDS.sub(" w", _LIMIT.sub(" ", plain))
-    plain = re.sub(r"[{}|\x02]", " ", _ARGUMENTS.sub("", plain))
-    return re.fullmatch(r"\s*[A-Za-z][A-Za-z\s+\-]{0,60}", plain) is not None
-
-
-def _is_related(text: str) -> bool:
-    return any(depth == 0 and _RELATION.match(text, place) for place, depth in depths(text))
 
 
 def _same_percent(x: Numeral, a: Quantity, y: Numeral, b: Quantity) -> bool:
@@ -413,34 +357,3 @@ def _is_other_case(gold: str, pred: str) -> bool:
     """Names of points keep their case, words do not: ABC is not abc, YES is yes."""
     a, b = (squeeze(text) for text in (gold, pred))
     return a.isupper() != b.isupper() and max(len(a), len(b)) <= 4 and a.casefold() not in _SHORT_WORDS
-
-
-def gold_problem(gold: str, reads: Callable[[str], bool]) -> str:
-    """Why no response could be judged against this gold answer; "" when it is sound.
-
-    Args:
-        reads: whether algebra can work with an expression, or at least compare it as written; asked only where text,
-            words and numbers do not suffice.
-    """
-    text = normal_form(gold)
-    if not text:
-        return "gold_missing"
-    if bounded(text).reason:
-        return "gold_unparsable"
-    shape = shape_of(text)
-    if len(shape.items) > MAX_ITEMS:
-        return "gold_unparsable"
-    return "" if all(_is_sound(item, reads) for item in shape.items) else "gold_unparsable"
-
-
-def _is_sound(item: str, reads: Callable[[str], bool]) -> bool:
-    if not item:
-        return False
-    inner = shape_of(item)
-    if inner.kind != "one":
-        return all(_is_sound(part, reads) if part != item else reads(part) for part in inner.items)
-    value = _value_side(item) or item
-    if letter_of(value) is not None or is_word(value):
-        return True
-    body = split_unit(value).body
-    return read_number(body) is not None or reads(item if _is_related(item) else body)

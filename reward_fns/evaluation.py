@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from typing import Any, TypeAlias
 
 import mpmath
 
@@ -25,7 +26,8 @@ _SIZES = (Fraction(1), Fraction(37), Fraction(1, 23), Fraction(1), Fraction(17),
 _POSITIVE = 3
 """So many of the points are positive in all variables; at the others every second variable is negative."""
 
-Value = Fraction | mpmath.mpf | mpmath.mpc
+# mpmath has no types: beside a Fraction, a value is its mpf, or mpc.
+Value: TypeAlias = Fraction | Any
 Point = dict[str, Fraction]
 
 
@@ -35,6 +37,11 @@ class TooLarge(ArithmeticError):
 
 class Undefined(ArithmeticError):
     """The formula has no value here."""
+
+
+def as_float(value: Value) -> Any:
+    """A value as a number of mpmath, in its present precision."""
+    return mpmath.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
 
 
 class _Evaluator:
@@ -77,13 +84,13 @@ class _Evaluator:
             raise Undefined  # an angle outside a trigonometric function is a quantity with a unit
         if parts[0][0] == "degrees" and len(parts) == 1 and kind in ("sin", "cos", "tan", "cot", "sec", "csc"):
             degrees = self.value(parts[0][1])
-            return self._function(kind, [self._float(degrees) * mpmath.pi / 180])
+            return self._function(kind, [as_float(degrees) * mpmath.pi / 180])
         return self._operation(kind, [self.value(part) for part in parts])
 
     def _operation(self, kind: str, values: list[Value]) -> Value:
         exact = all(isinstance(value, Fraction) for value in values)
         if kind in ("add", "multiply") and not exact:
-            values = [self._float(value) for value in values]
+            values = [as_float(value) for value in values]
         if kind == "add":
             return sum(values[1:], values[0])
         if kind == "multiply":
@@ -91,7 +98,7 @@ class _Evaluator:
         if kind == "divide":
             if values[1] == 0:
                 raise Undefined
-            return values[0] / values[1] if exact else self._float(values[0]) / self._float(values[1])
+            return values[0] / values[1] if exact else as_float(values[0]) / as_float(values[1])
         if kind == "power":
             return self._power(*values)
         if kind == "root":
@@ -110,10 +117,7 @@ class _Evaluator:
                 raise Undefined
             rounded = (math.floor if kind == "floor" else math.ceil)(values[0])
             return Fraction(int(rounded))
-        return self._function(kind, [self._float(value) for value in values])
-
-    def _float(self, value: Value):
-        return mpmath.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+        return self._function(kind, [as_float(value) for value in values])
 
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(exponent, Fraction):
@@ -129,7 +133,7 @@ class _Evaluator:
             raise TooLarge
         if base == 0:
             raise Undefined
-        return mpmath.power(self._float(base), self._float(exponent))
+        return mpmath.power(as_float(base), as_float(exponent))
 
     def _exact_power(self, base: Fraction, exponent: Fraction) -> Value:
         power, index = exponent.numerator, exponent.denominator
@@ -139,15 +143,15 @@ class _Evaluator:
         if index == 1:
             return base**power
         if base < 0 and index % 2 == 0:
-            root = mpmath.sqrt(-self._float(base)) if index == 2 else None
+            root = mpmath.sqrt(-as_float(base)) if index == 2 else None
             if root is None:
-                return mpmath.power(self._float(base), self._float(exponent))
+                return mpmath.power(as_float(base), as_float(exponent))
             return mpmath.mpc(0, root) ** power
         sign = -1 if base < 0 else 1  # an odd root of a negative number is the real one, as at school
         top, bottom = _integer_root(abs(base.numerator), index), _integer_root(base.denominator, index)
         if top is not None and bottom is not None:
             return (sign * Fraction(top, bottom)) ** power
-        return (sign * mpmath.root(self._float(abs(base)), index)) ** power
+        return (sign * mpmath.root(as_float(abs(base)), index)) ** power
 
     def _factorial(self, value: Value) -> Value:
         if isinstance(value, Fraction) and value.denominator == 1:
@@ -158,7 +162,7 @@ class _Evaluator:
             return Fraction(math.factorial(int(value)))
         if abs(value) > 10**4:
             raise TooLarge
-        return mpmath.gamma(self._float(value) + 1)
+        return mpmath.gamma(as_float(value) + 1)
 
     def _binomial(self, n: Value, k: Value) -> Value:
         if all(isinstance(value, Fraction) and value.denominator == 1 for value in (n, k)) and n >= 0:
@@ -168,7 +172,7 @@ class _Evaluator:
             return Fraction(math.comb(int(n), int(k)) if k >= 0 else 0)
         if max(abs(n), abs(k)) > 10**4:
             raise TooLarge
-        return mpmath.binomial(self._float(n), self._float(k))
+        return mpmath.binomial(as_float(n), as_float(k))
 
     def _function(self, kind: str, values: list) -> Value:
         if kind == "exp":
@@ -245,8 +249,7 @@ def same_number_at(a: Value, b: Value, tolerance: mpmath.mpf) -> bool:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
     with mpmath.workdps(MAX_DIGITS):
-        left, right = (mpmath.mpf(v.numerator) / v.denominator if isinstance(v, Fraction) else v for v in (a, b))
-        return bool(abs(left - right) <= tolerance)
+        return bool(abs(as_float(a) - as_float(b)) <= tolerance)
 
 
 def is_real(value: Value, tolerance: mpmath.mpf) -> bool:
@@ -338,8 +341,7 @@ def _real(value: Value) -> Value:
 def _product(a: Value, b: Value) -> Value:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a * b
-    left, right = (mpmath.mpf(v.numerator) / v.denominator if isinstance(v, Fraction) else v for v in (a, b))
-    return left * right
+    return as_float(a) * as_float(b)
 
 
 def rounds_to(value: Value, decimal: Fraction, places: int) -> bool:
@@ -350,4 +352,4 @@ def rounds_to(value: Value, decimal: Fraction, places: int) -> bool:
     if isinstance(value, Fraction):
         return abs(value - decimal) * 2 * scale <= 1
     with mpmath.workdps(MAX_DIGITS // 8):
-        return bool(abs(value - mpmath.mpf(decimal.numerator) / decimal.denominator) * 2 * scale <= 1)
+        return bool(abs(value - as_float(decimal)) * 2 * scale <= 1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from reward_fns.errors import PoolError
 
@@ -18,53 +19,94 @@ REPLY_LIMIT = 120.0
 """Seconds for a fork; long, since a machine under load is no reason to give up the server."""
 
 
+@dataclass
+class Worker:
+    """A worker process as the parent sees it.
+
+    Attributes:
+        server_pid: process id of the fork server that it is a child of.
+        connection: our end of its connection.
+        wake_pipe: our end of the pipe that wakes us when replies are there.
+        cpu_seconds: CPU time that it had used by its last reply.
+    """
+
+    pid: int
+    server_pid: int
+    connection: socket.socket
+    wake_pipe: int
+    cpu_seconds: float = 0.0
+
+    def disconnect(self) -> None:
+        """Close our ends; the process is left alone."""
+        self.connection.close()
+        os.close(self.wake_pipe)
+
+
+@dataclass
+class _Server:
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+
+    def ask(self, request: bytes, descriptors: Sequence[int] = ()) -> int:
+        """Send a request, with the descriptors that go with it; the number that answers it."""
+        socket.send_fds(self.control, [request], descriptors)
+        return int(self.receive())
+
+    def receive(self) -> bytes:
+        message = self.control.recv(4096)
+        if not message:
+            raise ConnectionError("the fork server ended unexpectedly")
+        return message
+
+
 class ForkServer:
-    """The fork server, started at first need and again whenever it has died."""
+    """The fork server, started at first need and again whenever it has ended."""
 
     def __init__(self, preload: Sequence[str]):
         self._preload = tuple(preload)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
-        self._control: socket.socket | None = None
+        self._server: _Server | None = None
         self._closed = False
 
-    def fork(self, memory_limit: int) -> tuple[int, socket.socket, int]:
+    def fork(self, memory_limit: int) -> Worker:
         """A new worker.
-
-        Returns:
-            Its process id, our end of its connection, and our end of the pipe that wakes us when replies are there.
 
         Raises:
             PoolError: the fork server could not be started.
         """
         with self._lock:
             for attempt in (1, 2):
-                self._start()
-                ours, theirs = socket.socketpair()
-                wake_pipe, its_end = os.pipe()
+                server = self._running_server()
                 try:
-                    try:
-                        socket.send_fds(self._control, [b"F%d" % memory_limit], [theirs.fileno(), its_end])
-                    finally:
-                        theirs.close()
-                        os.close(its_end)
-                    return int(self._reply()), ours, wake_pipe
+                    return self._fork(server, memory_limit)
                 except (OSError, ValueError) as error:
-                    ours.close()
-                    os.close(wake_pipe)
                     self._stop()
                     if attempt == 2:
                         raise PoolError(f"no worker could be started: {error}") from error
         raise AssertionError("unreachable")
 
-    def reap(self, pid: int, server_pid: int) -> int | None:
+    @staticmethod
+    def _fork(server: _Server, memory_limit: int) -> Worker:
+        ours, theirs = socket.socketpair()
+        wake_pipe, its_end = os.pipe()
+        worker = Worker(0, server.process.pid, ours, wake_pipe)
+        try:
+            worker.pid = server.ask(b"F%d" % memory_limit, [theirs.fileno(), its_end])
+        except BaseException:
+            worker.disconnect()
+            raise
+        finally:
+            theirs.close()
+            os.close(its_end)
+        return worker
+
+    def reap(self, worker: Worker) -> int | None:
         """Kill a worker if it still runs; its exit code (negative: a signal), or None when its fork server is gone."""
         with self._lock:
-            if self._process is None or self._process.pid != server_pid:
-                return None  # its parent died, and the kernel killed the worker with it
+            if self._server is None or self._server.process.pid != worker.server_pid:
+                return None  # its parent ended, and the kernel killed the worker with it
             try:
-                self._control.send(b"R%d" % pid)
-                return int(self._reply())
+                return self._server.ask(b"R%d" % worker.pid)
             except (OSError, ValueError):
                 self._stop()
                 return None
@@ -75,7 +117,8 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        return self._process.pid if self._process else 0
+        """Process id of the server, 0 while there is none."""
+        return self._server.process.pid if self._server else 0
 
     def close(self) -> None:
         with self._lock:
@@ -83,57 +126,47 @@ class ForkServer:
             self._stop()
 
     def forget(self) -> None:
-        """After a fork: forget the parent's fork server without touching it."""
+        """After a fork: drop the parent's fork server without touching it."""
         self._lock = threading.Lock()
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.returncode = 0  # not our child: no wait, no warning
-        self._process = self._control = None
+        if self._server is not None:
+            self._server.control.close()
+            self._server.process.returncode = 0  # not our child: no wait, no warning
+        self._server = None
 
-    def _reply(self) -> bytes:
-        message = self._control.recv(4096)
-        if not message:
-            raise ConnectionError("the fork server has died")
-        return message
-
-    def _start(self) -> None:
+    def _running_server(self) -> _Server:
         if self._closed:
             raise PoolError("the pool is closed")
-        if self._process is not None and self._process.poll() is None:
-            return
+        if self._server is not None and self._server.process.poll() is None:
+            return self._server
         self._stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in [root, *sys.path] if p))
+        module = [sys.executable, "-P", "-m", "reward_fns.forked_worker"]
         with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "reward_fns.forked_worker",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    *self._preload,
-                ],
+            process = subprocess.Popen(
+                [*module, str(theirs.fileno()), str(os.getpid()), *self._preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
             )
-        self._control = ours
+        self._server = server = _Server(process, ours)
         ours.settimeout(START_LIMIT)
-        hello = self._reply()
+        try:
+            hello = server.receive()
+        except OSError as error:
+            hello = str(error).encode()
         if hello != b"ready":
-            raise ConnectionError(hello.decode("utf-8", "replace"))
+            self._stop()
+            raise PoolError(f"the fork server could not start: {hello.decode('utf-8', 'replace')}")
         ours.settimeout(REPLY_LIMIT)
+        return server
 
     def _stop(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._control = None
+        if self._server is not None:
+            self._server.control.close()
+            self._server.process.kill()
+            self._server.process.wait()
+        self._server = None

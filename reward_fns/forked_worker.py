@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+from typing import Any
 
 HEADER = struct.Struct("!Q?")
 """Before a request: its length, and whether another comes with it. Before a reply: its length, and whether the worker
@@ -30,7 +31,7 @@ _PLAIN_SCALARS = (type(None), bool, int, float, str, bytes)
 _PR_SET_PDEATHSIG = 1
 
 
-def resolve(reference: str):
+def resolve(reference: str) -> Any:
     """The function that `module:qualified.name` names."""
     module, _, name = reference.partition(":")
     found = importlib.import_module(module)
@@ -39,7 +40,7 @@ def resolve(reference: str):
     return found
 
 
-def check_plain(value, depth: int = 0) -> None:
+def check_plain(value: Any, depth: int = 0) -> None:
     """Only plain data travels back: the parent must never run foreign code, not even a `__reduce__` or a `__str__`."""
     if type(value) in _PLAIN_SCALARS:
         return
@@ -159,7 +160,7 @@ def serve(control: socket.socket, parent: int) -> None:
     """Fork and reap workers on request until the parent is gone."""
     server_pid = os.getpid()
     while True:
-        # A fork of the parent may hold the other end open: end of file alone would not tell that the parent has died.
+        # A fork of the parent may hold the other end open: end of file alone does not show that the parent is gone.
         if not select.select([control], [], [], 1.0)[0]:
             if os.getppid() != parent:
                 return

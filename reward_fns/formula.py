@@ -8,6 +8,7 @@ the caller compares the texts. Works on `reward_fns.answer.normal_form`. A tree 
 
 import functools
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from reward_fns.answer import MARK
@@ -36,6 +37,9 @@ _TOKEN = re.compile(
 )
 
 
+_END = ("end", "")
+
+
 class Unreadable(ValueError):
     """The text is no formula that can be read whole."""
 
@@ -49,7 +53,7 @@ def read_formula(text: str) -> Tree:
     """
     parser = _Parser(text)
     tree = parser.expression()
-    if parser.token is not None:
+    if parser.token != _END:
         raise Unreadable(f"{parser.token[1]!r} is left over")
     return tree
 
@@ -83,18 +87,19 @@ def _ordered(tree: Tree) -> str:
 
 class _Parser:
     def __init__(self, text: str):
-        self._tokens = [(match.lastgroup, match[match.lastgroup]) for match in _TOKEN.finditer(text)]
+        self._tokens = [(kind, match[kind]) for match in _TOKEN.finditer(text) if (kind := match.lastgroup)]
         if any(kind == "other" for kind, _ in self._tokens) or len(self._tokens) > MAX_NODES:
             raise Unreadable("a sign that stands in no formula, or too long")
         self._place = 0
         self._bars = 0
 
     @property
-    def token(self) -> tuple[str, str] | None:
-        return self._tokens[self._place] if self._place < len(self._tokens) else None
+    def token(self) -> tuple[str, str]:
+        """The kind and text of the next token."""
+        return self._tokens[self._place] if self._place < len(self._tokens) else _END
 
     def _is(self, *texts: str) -> bool:
-        return self.token is not None and self.token[0] in ("sign", "command") and self.token[1] in texts
+        return self.token[0] in ("sign", "command") and self.token[1] in texts
 
     def _take(self, *texts: str) -> bool:
         found = self._is(*texts)
@@ -111,15 +116,13 @@ class _Parser:
         return ("binomial", tree, self._sum()) if self._take(r"\choose") else tree
 
     def _sum(self) -> Tree:
-        negative = self._sign()
-        terms = [self._negated(self._term()) if negative else self._term()]
+        terms = [self._signed(self._term)]
         while self._is("+", "-"):
-            negative = self._sign()
-            term = self._term()
-            terms.append(self._negated(term) if negative else term)
+            terms.append(self._signed(self._term))
         return terms[0] if len(terms) == 1 else ("add", *terms)
 
-    def _sign(self) -> bool:
+    def _signed(self, read: Callable[[], Tree]) -> Tree:
+        """What `read` finds, with the signs that stand before it."""
         signs = 0
         negative = False
         while self._is("+", "-"):
@@ -128,31 +131,24 @@ class _Parser:
             signs += 1
         if signs > 2:
             raise Unreadable("a row of signs")
-        return negative
-
-    @staticmethod
-    def _negated(tree: Tree) -> Tree:
+        tree = read()
+        if not negative:
+            return tree
         return ("number", -tree[1]) if tree[0] == "number" else ("multiply", ("number", Fraction(-1)), tree)
 
     def _term(self) -> Tree:
         tree = self._factor()
         while True:
             if self._take("*", r"\cdot", r"\times", r"\ast"):
-                negative = self._sign()
-                factor = self._factor()
-                tree = ("multiply", tree, self._negated(factor) if negative else factor)
+                tree = ("multiply", tree, self._signed(self._factor))
             elif self._take("/", r"\div"):
-                negative = self._sign()
-                factor = self._factor()
-                tree = ("divide", tree, self._negated(factor) if negative else factor)
+                tree = ("divide", tree, self._signed(self._factor))
             elif self._starts_factor():
                 tree = ("multiply", tree, self._factor())
             else:
                 return tree
 
     def _starts_factor(self) -> bool:
-        if self.token is None:
-            return False
         kind, text = self.token
         if kind in ("letter", "mark"):
             return True
@@ -172,22 +168,20 @@ class _Parser:
                 if self._is("!"):
                     raise Unreadable("a double factorial")
                 tree = ("factorial", tree)
-            elif self.token is not None and self.token == ("mark", "degree"):
+            elif self.token == ("mark", "degree"):
                 self._place += 1
                 tree = ("degrees", tree)
             else:
                 return tree
 
     def _exponent(self) -> Tree:
-        if self._is("{"):
-            return self._group()
         if self._is("-", "+"):
             raise Unreadable("a sign in an exponent without braces")
-        return self._single()
+        return self._group_or_single()
 
     def _single(self) -> Tree:
         """One token, as TeX takes it where no braces stand; of a number its first digit would be ambiguous."""
-        kind, text = self.token or ("", "")
+        kind, text = self.token
         if kind == "number" and len(text) > 1:
             raise Unreadable("a number of several digits where TeX takes one")
         if kind == "number":
@@ -204,8 +198,6 @@ class _Parser:
         return tree
 
     def _base(self) -> Tree:
-        if self.token is None:
-            raise Unreadable("the text ends too early")
         kind, text = self.token
         if kind == "repeating":
             self._place += 1
@@ -233,11 +225,11 @@ class _Parser:
             self._bars -= 1
             self._need("|")
             return ("abs", tree)
-        raise Unreadable(f"{text!r} starts nothing")
+        raise Unreadable("the text ends too early" if self.token == _END else f"{text!r} starts nothing")
 
     def _mixed(self, whole: Fraction) -> Tree:
         """`2\\frac12` is two and a half; a number next to a number is nothing."""
-        if self.token is not None and self.token[0] in ("number", "repeating"):
+        if self.token[0] in ("number", "repeating"):
             raise Unreadable("two numbers side by side")
         window = self._tokens[self._place : self._place + 7]
         if whole.denominator == 1 and [text for _, text in window[:2]] == [r"\frac", "{"] and len(window) == 7:
@@ -263,16 +255,16 @@ class _Parser:
 
     def _subscript(self) -> str:
         if not self._take("{"):
-            kind, text = self.token or ("", "")
+            kind, text = self.token
             if kind not in ("letter", "number", "command", "mark"):
                 raise Unreadable("an empty subscript")
             if kind == "number" and len(text) > 1:
                 raise Unreadable("a subscript of several digits without braces")
             self._place += 1
             return text
-        parts = []
+        parts: list[str] = []
         while not self._take("}"):
-            if self.token is None or self.token[1] == "{" or len(parts) > 8:
+            if self.token == _END or self.token[1] == "{" or len(parts) > 8:
                 raise Unreadable("a subscript that is no name")
             parts.append(self.token[1])
             self._place += 1
@@ -295,7 +287,7 @@ class _Parser:
             index: Tree = ("number", Fraction(2))
             if self._is("["):
                 index = self._group("[", "]")
-            return ("root", self._group() if self._is("{") else self._single(), index)
+            return ("root", self._group_or_single(), index)
         if name == "binom":
             return ("binomial", self._group(), self._group())
         if name == "pi":
@@ -309,14 +301,14 @@ class _Parser:
             self._need("\\r" + name[1:])
             return ("floor" if name == "lfloor" else "ceiling", tree)
         if name in ("log", "lg"):
-            return self._applied("log", self._log_base() if self._take("_") else ("number", Fraction(10)))
+            return self._applied("log", self._group_or_single() if self._take("_") else ("number", Fraction(10)))
         if name in FUNCTIONS:
             return self._applied(name)
         raise Unreadable(f"\\{name} is not known")
 
     def _accented(self, name: str) -> Tree:
         braces = self._take("{")
-        kind, text = self.token or ("", "")
+        kind, text = self.token
         if kind != "letter" and not (kind == "mark" and len(text) == 1):
             raise Unreadable("an accent on more than a letter")
         self._place += 1
@@ -326,13 +318,12 @@ class _Parser:
         accent = "vec" if name == "hat" and text in "ijk" else name
         return ("symbol", f"{accent} {text}")
 
-    def _log_base(self) -> Tree:
+    def _group_or_single(self) -> Tree:
         return self._group() if self._is("{") else self._single()
 
     def _fraction(self) -> Tree:
         start = self._place
-        top = self._group() if self._is("{") else self._single()
-        bottom = self._group() if self._is("{") else self._single()
+        top, bottom = self._group_or_single(), self._group_or_single()
         written = [text for _, text in self._tokens[start : self._place]]
         if written[:2] == ["{", "d"] and written[written.index("}") :][:3] == ["}", "{", "d"]:
             raise Unreadable("a derivative")
@@ -340,21 +331,19 @@ class _Parser:
 
     def _applied(self, name: str, *more: Tree) -> Tree:
         """A function with what it is applied to: a bracket, or the factors that follow."""
-        exponent = self._exponent_of_function()
+        exponent = self._exponent() if self._take("^") else None
         if exponent == ("number", Fraction(-1)) and name in _TRIGONOMETRIC:
             name, exponent = "arc" + name, None
         tree = (name, self._argument(), *more)
         return tree if exponent is None else ("power", tree, exponent)
 
-    def _exponent_of_function(self) -> Tree | None:
-        return self._exponent() if self._take("^") else None
-
     def _argument(self) -> Tree:
         if self._is("(", "{", "["):
-            closing = {"(": ")", "{": "}", "[": "]"}[self.token[1]]
-            argument = self._group(self.token[1], closing)
-            return argument
-        negative = self._sign()
+            opening = self.token[1]
+            return self._group(opening, {"(": ")", "{": "}", "[": "]"}[opening])
+        return self._signed(self._bare_argument)
+
+    def _bare_argument(self) -> Tree:
         tree = self._factor()
         while self._starts_factor() and not self._is("(", "[", "|", "{") and not self._starts_function():
             tree = ("multiply", tree, self._factor())
@@ -362,7 +351,7 @@ class _Parser:
             tree = ("multiply", tree, self._factor())
         if self._is("/"):
             raise Unreadable("a slash after the bare argument of a function")
-        return self._negated(tree) if negative else tree
+        return tree
 
     def _starts_function(self) -> bool:
         kind, text = self.token

@@ -1,11 +1,18 @@
-"""The gold answers that a dataset's `ground_truth` holds."""
+"""The gold answers that a dataset's `ground_truth` holds, and whether a response can be judged against them."""
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
-from reward_fns.extract import MAX_ANSWER_CHARS, extract_boxed
+from reward_fns.answer import is_word, letter_of, normal_form
+from reward_fns.equivalence import NeedsAlgebra
+from reward_fns.extract import MAX_ANSWER_CHARS, bounded, extract_boxed
+from reward_fns.numerals import read_number
+from reward_fns.relations import is_related, value_side
+from reward_fns.shapes import MAX_ITEMS, shape_of
 from reward_fns.text import clean
+from reward_fns.units import split_unit
 
 MAX_GOLD_CHARS = 100_000
 
@@ -48,3 +55,39 @@ def _one(raw: Any) -> tuple[str, str]:
     if "####" in text:
         text = text.rpartition("####")[2].strip()
     return text, "" if text else "gold_missing"
+
+
+def refuse_reading(text: str) -> bool:
+    """Stand in for the `reads` of `gold_problem` where no algebra may run."""
+    raise NeedsAlgebra
+
+
+def gold_problem(gold: str, reads: Callable[[str], bool]) -> str:
+    """Why no response could be judged against this gold answer; "" when it is sound.
+
+    Args:
+        reads: whether algebra can work with an expression, or at least compare it as written; asked only where text,
+            words and numbers do not suffice.
+    """
+    text = normal_form(gold)
+    if not text:
+        return "gold_missing"
+    if bounded(text).reason:
+        return "gold_unparsable"
+    shape = shape_of(text)
+    if len(shape.items) > MAX_ITEMS:
+        return "gold_unparsable"
+    return "" if all(_is_sound(item, reads) for item in shape.items) else "gold_unparsable"
+
+
+def _is_sound(item: str, reads: Callable[[str], bool]) -> bool:
+    if not item:
+        return False
+    inner = shape_of(item)
+    if inner.kind != "one":
+        return all(_is_sound(part, reads) if part != item else reads(part) for part in inner.items)
+    value = value_side(item) or item
+    if letter_of(value) is not None or is_word(value):
+        return True
+    body = split_unit(value).body
+    return read_number(body) is not None or reads(item if is_related(item) else body)

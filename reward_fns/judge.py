@@ -2,9 +2,9 @@
 responses.
 
 An endpoint that is down, slow or answers something else costs a Skip, never a zero; how requests are retried is
-`reward_fns.endpoint`'s policy, how many are in flight `reward_fns.back_pressure`'s. Verdicts are remembered where the
-judge is asked without randomness, and tokens are counted. Needs the extra `judge` (openai, tenacity), imported at the
-first call.
+`reward_fns.endpoint`'s policy, how many are in flight `reward_fns.back_pressure`'s. Verdicts are kept where the judge
+is asked without randomness, and tokens are counted. Needs the extra `judge` (openai, tenacity), imported at the first
+call.
 """
 
 import asyncio
@@ -29,75 +29,35 @@ _OVERLOADED = ("http_429", "http_503", "time_out")
 
 
 @dataclass(frozen=True)
-class JudgeOptions:
-    """Where the judge is, how long to try and how much at a time.
+class JudgeOptions(EndpointSettings):
+    """Where the judge is, how long to try and how much at a time: those of `EndpointSettings`, and these.
 
     Args:
-        base_url: of the endpoint, ending in `/v1`.
-        model: name of the served model.
         api_key: sent as bearer token; None: what the environment variable `key_variable` holds.
-        key_variable: environment variable with the key; a local server takes any key or none.
         temperature, max_tokens: of the judge's answer.
-        request_timeout: seconds for one request.
-        total_timeout: seconds for one verdict with all its retries, from its first request.
-        attempts: requests for one verdict, the first included.
-        max_backoff: longest wait between two of them, in seconds.
-        breaker_threshold: failed verdicts in a row that open the circuit.
-        breaker_cooldown: seconds for which an open circuit lets nothing through; then one verdict is tried.
-        max_concurrency: requests in flight per event loop at most; fewer while the endpoint is overloaded.
         max_text_chars: longer questions, answers and responses are cut in the middle.
-        cache_size: verdicts that are remembered, at temperature 0 alone; 0 remembers none.
+        cache_size: verdicts that are kept, at temperature 0 alone; 0 keeps none.
     """
 
-    base_url: str
-    model: str
+    timeout: float = 60.0
+    deadline: float | None = 180.0
+    attempts: int = 4
+    max_wait: float = 20.0
+    failures_in_a_row: int | None = 8
     api_key: str | None = None
-    key_variable: str | None = "OPENAI_API_KEY"
     temperature: float = 0.0
     max_tokens: int = 1024
-    request_timeout: float = 60.0
-    total_timeout: float = 180.0
-    attempts: int = 4
-    max_backoff: float = 20.0
-    breaker_threshold: int = 8
-    breaker_cooldown: float = 30.0
-    max_concurrency: int = 64
     max_text_chars: int = 20_000
     cache_size: int = 4096
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.model or self.cache_size < 0:
             raise OptionError(f"expected a model name and cache_size >= 0, got {self.model!r} and {self.cache_size}")
-        self.endpoint_settings()
-
-    def endpoint_settings(self) -> EndpointSettings:
-        """The same for the client.
-
-        Raises:
-            OptionError: a limit that is not positive, or an address that is none.
-        """
-        return _Settings(
-            self.base_url,
-            self.model,
-            self.key_variable,
-            timeout=self.request_timeout,
-            deadline=self.total_timeout,
-            attempts=self.attempts,
-            max_wait=self.max_backoff,
-            concurrency=self.max_concurrency,
-            failures_in_a_row=self.breaker_threshold,
-            cooldown=self.breaker_cooldown,
-            given_key=self.api_key,
-        )
-
-
-@dataclass(frozen=True)
-class _Settings(EndpointSettings):
-    given_key: str | None = None
 
     @property
     def key(self) -> str | None:
-        return self.given_key or super().key
+        return self.api_key or super().key
 
 
 @dataclass
@@ -105,7 +65,7 @@ class Cost:
     """What the verdicts of a judge have cost.
 
     Attributes:
-        verdicts: asked for, remembered ones included.
+        verdicts: asked for, kept ones included.
         remembered: of these, answered without a request.
         prompt_tokens, completion_tokens: of all replies, unusable ones included, where the endpoint counts them.
     """
@@ -117,12 +77,12 @@ class Cost:
 
 
 class Judge:
-    """Asks one endpoint. Use one for many calls: circuit, limit in flight, memory and `cost` are its own."""
+    """Asks one endpoint. Use one for many calls: circuit, limit in flight, kept verdicts and `cost` are its own."""
 
     def __init__(self, options: JudgeOptions):
         self.options = options
         self.cost = Cost()
-        self._endpoint = Endpoint(options.endpoint_settings())
+        self._endpoint = Endpoint(options)
         self._memory: OrderedDict[tuple[str, ...], str] = OrderedDict()
         self._per_loop: weakref.WeakKeyDictionary[Any, BackPressure] = weakref.WeakKeyDictionary()
 
@@ -133,7 +93,7 @@ class Judge:
 
         Returns:
             A Score in [0, 1], (grade - low) / (high - low); a Skip when no verdict could be had; a Fail when the
-            endpoint refuses us.
+            endpoint refuses every request.
         """
         if not isinstance(response, str) or not response.strip():
             return Score(0.0, "empty_response" if isinstance(response, str) else "not_text")
@@ -184,7 +144,7 @@ class Judge:
             P_ji = 1.
 
         Raises:
-            JudgeError: the endpoint refuses us (wrong key or address), which no retry will change.
+            JudgeError: the endpoint refuses every request (wrong key or address), which no retry will change.
         """
         size = len(responses)
         pairs = [(i, j) for i in range(size) for j in range(size) if i != j and responses[i] != responses[j]]
@@ -229,7 +189,7 @@ class Judge:
                 raise ValueError("no single verdict in the reply")
             return verdict
 
-        pressure = self._per_loop.setdefault(asyncio.get_running_loop(), BackPressure(self.options.max_concurrency))
+        pressure = self._per_loop.setdefault(asyncio.get_running_loop(), BackPressure(self.options.concurrency))
         await pressure.enter()
         before = self._overloads()
         try:
@@ -266,8 +226,8 @@ def win_rates(matrix: Matrix) -> list[float | Skip]:
 
 
 @functools.lru_cache(maxsize=16)
-def _judge_for(items: tuple[tuple[str, Any], ...]) -> Judge:
-    return Judge(JudgeOptions(**dict(items)))
+def _judge_for(url: str, items: tuple[tuple[str, Any], ...]) -> Judge:
+    return Judge(JudgeOptions(url, **dict(items)))
 
 
 async def compute_score(
@@ -284,21 +244,20 @@ async def compute_score(
 
     Args:
         ground_truth: the reference shown to the judge; None for none.
-        kwargs: see JudgeOptions; `base_url` defaults to verl's own reward model server where one runs.
+        kwargs: see JudgeOptions; `base_url`, its `url`, defaults to verl's own reward model server where one runs.
 
     Raises:
-        JudgeError: the endpoint refuses us.
+        JudgeError: the endpoint refuses every request.
         OptionError: an unknown option, or no address.
     """
     router = kwargs.pop("reward_router_address", None)
     kwargs.pop("reward_model_tokenizer", None)
-    if "base_url" not in kwargs and router:
-        kwargs["base_url"] = f"http://{router}/v1"
-    unknown = sorted(set(kwargs) - set(JudgeOptions.__dataclass_fields__))
-    if unknown or "base_url" not in kwargs or "model" not in kwargs:
+    url = kwargs.pop("base_url", f"http://{router}/v1" if router else None)
+    unknown = sorted(set(kwargs) - set(JudgeOptions.__dataclass_fields__) | {"url"} & set(kwargs))
+    if unknown or url is None or "model" not in kwargs:
         raise OptionError(f"a judge needs base_url and model in reward_kwargs; unknown: {unknown}")
     question = extra_info.get("question", "") if isinstance(extra_info, dict) else ""
-    judge = _judge_for(tuple(sorted(kwargs.items())))
+    judge = _judge_for(url, tuple(sorted(kwargs.items())))
     result = await judge.grade(
         question, solution_str, "" if ground_truth is None else str(ground_truth), low=low, high=high
     )

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from reward_fns.answer import normal_form, squeeze
-from reward_fns.equivalence import NeedsAlgebra, compare, gold_problem, is_chain, refuse_algebra
+from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
 from reward_fns.errors import OptionError, SkipError
-from reward_fns.extract import bounded, extract_boxed, extract_phrase, scoped
+from reward_fns.extract import AnswerScope, bounded, extract_boxed, extract_phrase, scoped
+from reward_fns.gold import gold_problem, refuse_reading
 from reward_fns.pool import Kind, Outcome, Pool, shared_pool
+from reward_fns.relations import is_chain
 from reward_fns.result import Score, Skip
 from reward_fns.shapes import shape_of
 
@@ -73,7 +75,7 @@ def majority_vote(
     convention: Literal["default", "reference"] = "default",
     min_answers: int = 2,
     ties: Literal["undecided", "earliest"] = "undecided",
-    answer_scope: str = "final",
+    answer_scope: AnswerScope = "final",
     time_limit: float = 5.0,
     pool: Pool | None = None,
 ) -> Vote:
@@ -109,7 +111,7 @@ def majority_vote(
     return _count([labels.get(key) for key in keys], answers, min_answers, ties)
 
 
-def read_answer(response: Any, answer_scope: str = "final") -> str:
+def read_answer(response: Any, answer_scope: AnswerScope = "final") -> str:
     """The answer a response votes for, or "" for an abstention."""
     if not isinstance(response, str):
         return ""
@@ -178,7 +180,7 @@ def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> d
     sound: list[str] = []
     for key, answer in distinct.items():
         try:
-            if not gold_problem(answer, _ask_worker):
+            if not gold_problem(answer, refuse_reading):
                 sound.append(key)
         except NeedsAlgebra:
             unsure.append(key)
@@ -200,10 +202,6 @@ def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> d
     return group_equal(usable, [pair for pair in equal if not bad & set(pair)])
 
 
-def _ask_worker(_text: str) -> bool:
-    raise NeedsAlgebra
-
-
 def _same(a: str, b: str) -> bool:
     return compare(a, b, refuse_algebra).same or compare(b, a, refuse_algebra).same
 
@@ -211,7 +209,7 @@ def _same(a: str, b: str) -> bool:
 def _ask(
     distinct: dict[str, str], unsure: list[str], pairs: list[tuple[str, str]], time_limit: float, pool: Pool
 ) -> tuple[set[str], list[bool]]:
-    """What a worker says about unsure answers and open pairs: which answers are bad, which pairs equal.
+    """A worker's verdict on unsure answers and open pairs: which answers are bad, which pairs equal.
 
     One task does it all; only when it hits a limit are the answers, and then the pairs, tried one by one.
     """
@@ -223,10 +221,10 @@ def _ask(
         return {unsure[index] for index in bad}, same
     _require_limit(outcome)
     involved = list(dict.fromkeys([*unsure, *(key for pair in pairs for key in pair)]))
-    checks = pool.map("reward_fns.algebra:self_check", [(distinct[key],) for key in involved], time_limit=time_limit)
+    checks = pool.map("reward_fns.algebra:check_gold", [(distinct[key],) for key in involved], time_limit=time_limit)
     bad_keys = {key for key, check in zip(involved, checks, strict=True) if _is_bad(check)}
     left = [pair for pair in pairs if not bad_keys & set(pair)]
-    rows = [([], [(distinct[a], distinct[b])]) for a, b in left]
+    rows: list[tuple[list[str], list[tuple[str, str]]]] = [([], [(distinct[a], distinct[b])]) for a, b in left]
     outcomes = dict(zip(left, pool.map("reward_fns.algebra:partition", rows, time_limit=time_limit), strict=True))
     for pair_outcome in outcomes.values():
         _require_limit(pair_outcome)
@@ -289,8 +287,7 @@ def _reference_matrix(texts: list[str], pool: Pool) -> list[list[bool]]:
 
 
 class CollapseAlarm:
-    """Watches votes for signs that the policy agrees with itself instead of solving: near-total agreement, or one
-    answer to everything.
+    """Watches votes for a collapse of the policy: near-total agreement, or one answer to everything.
 
     Args:
         window: number of votes looked at; no alarm before it is full.
@@ -301,15 +298,17 @@ class CollapseAlarm:
     def __init__(self, window: int = 64, agreement: float = 0.95, same_answer: float = 0.5):
         if window < 1 or not 0 < agreement <= 1 or not 0 < same_answer <= 1:
             raise OptionError(f"expected a window and shares in (0, 1], got {window=} {agreement=} {same_answer=}")
+        self._window = window
         self._recent: deque[tuple[float, str]] = deque(maxlen=window)
         self._agreement = agreement
         self._same_answer = same_answer
 
     def observe(self, vote: Vote) -> str:
         """Take in one vote; the reason for an alarm, or ""."""
-        answer = squeeze(normal_form(vote.answers[vote.winner][:1000])) if vote.decided and vote.answers else ""
+        won = vote.answers[vote.winner] if vote.winner is not None and vote.answers else ""
+        answer = squeeze(normal_form(won[:1000]))
         self._recent.append((vote.agreement, answer))
-        if len(self._recent) < self._recent.maxlen:
+        if len(self._recent) < self._window:
             return ""
         mean = sum(agreement for agreement, _ in self._recent) / len(self._recent)
         if mean >= self._agreement:
@@ -320,10 +319,10 @@ class CollapseAlarm:
         return ""
 
     def state_dict(self) -> dict:
-        """The votes it remembers, in JSON types, for a checkpoint."""
+        """The votes of the window, in JSON types, for a checkpoint."""
         return {"recent": [list(vote) for vote in self._recent]}
 
     def load_state_dict(self, state: dict) -> None:
-        """Remember the votes of `state_dict`, the last ones when the window is shorter now."""
+        """Restore the votes of `state_dict`, the last ones when the window is shorter now."""
         self._recent.clear()
         self._recent.extend((float(agreement), str(answer)) for agreement, answer in state["recent"])

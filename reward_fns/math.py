@@ -1,8 +1,8 @@
 r"""Score an answer in mathematics: the function to name in a verl job, its batch and async forms.
 
 `strict`, the default, is meant for training: the answer is what stands in the last closed `\boxed{}` after the
-thinking, and it is compared by the written policy of README.md. `lenient` is meant for evaluation: math-verify with its
-defaults on the whole response.
+thinking, and it is compared by the written policy of REFERENCE.md. `lenient` is meant for evaluation: math-verify with
+its defaults on the whole response.
 Either way nothing can hang: formulas are compared in worker processes with a time and a memory limit.
 """
 
@@ -10,21 +10,23 @@ import asyncio
 import concurrent.futures
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reward_fns.equivalence import NeedsAlgebra, compare, gold_problem, refuse_algebra
+from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
 from reward_fns.errors import OptionError, SkipError
 from reward_fns.extract import MAX_RESPONSE_CHARS, AnswerScope, extract_boxed
-from reward_fns.gold import gold_answers
+from reward_fns.gold import gold_answers, gold_problem, refuse_reading
 from reward_fns.pool import Kind, Outcome, Pool, shared_pool
 from reward_fns.result import Fail, FailureBudget, RunningBudget, Score, Skip, to_verl
 
 Mode = Literal["strict", "lenient"]
 
 _VERL_KWARGS = frozenset({"reward_router_address", "reward_model_tokenizer", "reward_model_name"})
+_Judgement = Generator[list[tuple[Any, ...]], Any, Score | Skip]
+_STRICT, _LENIENT = "reward_fns.algebra:judge", "reward_fns.algebra:judge_leniently"
 _RESPONSE_FAULTS = {Kind.TIME_OUT: "time_out", Kind.MEMORY: "out_of_memory", Kind.CRASH: "crash"}
 
 
@@ -54,7 +56,7 @@ class MathOptions:
     on_skip: Literal["mark", "raise"] = "mark"
     skip_share: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (
             ("mode", ("strict", "lenient")),
             ("answer_scope", ("final", "anywhere")),
@@ -68,6 +70,10 @@ class MathOptions:
     def pool(self) -> Pool:
         """The pool of this process for these limits."""
         return shared_pool(self.workers, self.memory_limit)
+
+    def submit(self, tasks: Iterable[tuple[Any, ...]]) -> list[Future[Outcome]]:
+        """Queue tasks, each a function and its arguments, with the time limit."""
+        return [self.pool().submit(*task, time_limit=self.time_limit) for task in tasks]
 
 
 @functools.lru_cache(maxsize=64)
@@ -88,26 +94,8 @@ def read_options(kwargs: dict[str, Any]) -> MathOptions:
     return _options(tuple(sorted((key, value) for key, value in kwargs.items() if key not in _VERL_KWARGS)))
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A comparison that needs a worker."""
-
-    function: str
-    golds: tuple[str, ...]
-    subject: str
-    pred: str
-
-    def submit(self, pool: Pool, time_limit: float) -> Future:
-        return pool.submit(self.function, self.golds, self.subject, time_limit=time_limit)
-
-    def check_golds(self, pool: Pool, time_limit: float) -> list[Future]:
-        return [pool.submit("reward_fns.algebra:self_check", gold, time_limit=time_limit) for gold in self.golds]
-
-
 class _GoldMemory:
-    """What workers have said about gold answers: a group asks of one gold answer many times. Bounded; safe under
-    threads.
-    """
+    """What the strict rule says of gold answers: a group asks of one many times. Bounded, and safe in threads."""
 
     def __init__(self, size: int = 8192):
         self._size = size
@@ -119,7 +107,7 @@ class _GoldMemory:
         known = self._problems.get(gold)
         if known is None:
             try:
-                known = gold_problem(gold, _needs_worker)
+                known = gold_problem(gold, refuse_reading)
             except NeedsAlgebra:
                 return None
             self.learn(gold, known)
@@ -132,14 +120,11 @@ class _GoldMemory:
             self._problems[gold] = problem
 
 
-def _needs_worker(_text: str) -> bool:
-    raise NeedsAlgebra
-
-
 _golds = _GoldMemory()
 
 
-def _prepare(response: Any, ground_truth: Any, options: MathOptions) -> Score | Skip | _Pending:
+def _judgement(response: Any, ground_truth: Any, options: MathOptions) -> _Judgement:
+    """Judge one response: yields the tasks for workers that it needs, is sent their outcomes, returns the result."""
     golds, problem = gold_answers(ground_truth)
     if not golds:
         return Skip(problem)
@@ -148,53 +133,55 @@ def _prepare(response: Any, ground_truth: Any, options: MathOptions) -> Score | 
     if options.mode == "lenient":
         if len(response) > MAX_RESPONSE_CHARS:
             return Score(0.0, "too_long")
-        return _Pending("reward_fns.algebra:judge_leniently", golds, response, "")
-    known = {gold: _golds.problem(gold) for gold in golds}
-    if all(known.values()):
-        return Skip(known[golds[0]])
+        return (yield from _asked(_LENIENT, golds, response, ""))
+    problems = [_golds.problem(gold) for gold in golds]
+    if problems[0] and all(problems):
+        return Skip(problems[0])
     answer = extract_boxed(response, options.answer_scope)
     if answer.reason:
         # Whether the gold answer is sound must not depend on the response, so an unknown one is looked at all the same.
-        if None in known.values() and not any(problem == "" for problem in known.values()):
-            return _Pending("reward_fns.algebra:judge", golds, "", answer.reason)
-        return Score(0.0, answer.reason)
-    if None not in known.values():
+        if "" in problems:
+            return Score(0.0, answer.reason)
+        result = yield from _asked(_STRICT, golds, "", "")
+        return result if isinstance(result, Skip) else Score(0.0, answer.reason, seconds=result.seconds)
+    if None not in problems:
         try:
-            verdicts = [compare(gold, answer.text, refuse_algebra) for gold in golds if not known[gold]]
+            sound = [gold for gold, problem in zip(golds, problems, strict=True) if not problem]
+            verdicts = [compare(gold, answer.text, refuse_algebra) for gold in sound]
         except NeedsAlgebra:
             pass
         else:
             same = any(verdict.same for verdict in verdicts)
             return Score(float(same), "" if same else verdicts[-1].reason, answer.text)
-    return _Pending("reward_fns.algebra:judge", golds, answer.text, answer.text)
+    return (yield from _asked(_STRICT, golds, answer.text, answer.text))
 
 
-def _finish(pending: _Pending, outcome: Outcome) -> Score | Skip | None:
-    """The result of a comparison; None when it hit a limit and it is open whose fault that was."""
+def _asked(function: str, golds: tuple[str, ...], subject: str, pred: str) -> _Judgement:
+    """A comparison by a worker. A limit that it hits is the gold answer's fault if that hits it alone too."""
+    ended: list[Outcome] = yield [(function, golds, subject)]
+    outcome = ended[0]
     if outcome.kind is Kind.DONE:
         status, reason = outcome.value
         if status == "gold":
-            for gold in pending.golds:
-                _golds.learn(gold, reason)
-            return Skip(reason, seconds=outcome.seconds)
-        if len(pending.golds) == 1:
-            _golds.learn(pending.golds[0], "")
-        if not pending.subject:
-            return Score(0.0, pending.pred, seconds=outcome.seconds)
-        return Score(float(status == "same"), reason, pending.pred, seconds=outcome.seconds)
-    if outcome.kind in _RESPONSE_FAULTS:
-        return None
-    reason = {Kind.KILLED: "worker_killed", Kind.POOL_DOWN: "pool_down", Kind.STARVED: "starved"}.get(outcome.kind)
-    return Skip(reason or f"checker_raised:{outcome.detail}", pending.pred, outcome.seconds)
+            return _faulty_golds(function, golds, reason, outcome)
+        if len(golds) == 1 and function == _STRICT:
+            _golds.learn(golds[0], "")
+        return Score(float(status == "same"), reason, pred, seconds=outcome.seconds)
+    if outcome.kind not in _RESPONSE_FAULTS:
+        reason = {Kind.KILLED: "worker_killed"}.get(outcome.kind, outcome.kind.value)
+        raised = outcome.kind is Kind.RAISED
+        return Skip(f"checker_raised:{outcome.detail}" if raised else reason, pred, outcome.seconds)
+    checks: list[Outcome] = yield [("reward_fns.algebra:check_gold", gold) for gold in golds]
+    if all(check.kind in _RESPONSE_FAULTS or check.value for check in checks):
+        return _faulty_golds(function, golds, "gold_unparsable", outcome)
+    return Score(0.0, _RESPONSE_FAULTS[outcome.kind], pred, seconds=outcome.seconds)
 
 
-def _blame(pending: _Pending, outcome: Outcome, checks: Sequence[Outcome]) -> Score | Skip:
-    """A limit was hit: the gold answer's fault if it hits it alone too, else the response's."""
-    if checks and all(check.kind in _RESPONSE_FAULTS or check.value for check in checks):
-        for gold in pending.golds:
-            _golds.learn(gold, "gold_unparsable")
-        return Skip("gold_unparsable", pending.pred, outcome.seconds)
-    return Score(0.0, _RESPONSE_FAULTS[outcome.kind], pending.pred, seconds=outcome.seconds)
+def _faulty_golds(function: str, golds: tuple[str, ...], reason: str, outcome: Outcome) -> Skip:
+    if function == _STRICT:  # math-verify reads other gold answers than the strict rule
+        for gold in golds:
+            _golds.learn(gold, reason)
+    return Skip(reason, seconds=outcome.seconds)
 
 
 def score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], **options: Any) -> list[Score | Skip]:
@@ -213,24 +200,19 @@ def score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], **option
         ValueError: the two sequences differ in length.
     """
     settings = read_options(options)
-    prepared = [_prepare(r, g, settings) for r, g in zip(responses, ground_truths, strict=True)]
-    if not any(isinstance(item, _Pending) for item in prepared):
-        return prepared
-    pool = settings.pool()
-    running = [
-        (item, item.submit(pool, settings.time_limit)) if isinstance(item, _Pending) else (item, None)
-        for item in prepared
-    ]
-    concurrent.futures.wait([future for _, future in running if future])  # wakes once
-    results: list[Any] = []
-    for item, future in running:
-        outcome = future.result() if future else None
-        result = _finish(item, outcome) if outcome else item
-        results.append(result if result is not None else (item, outcome, item.check_golds(pool, settings.time_limit)))
-    return [
-        _blame(entry[0], entry[1], [check.result() for check in entry[2]]) if isinstance(entry, tuple) else entry
-        for entry in results
-    ]
+    judgements = [_judgement(r, g, settings) for r, g in zip(responses, ground_truths, strict=True)]
+    results: dict[int, Score | Skip] = {}
+    ended: dict[int, list[Outcome] | None] = dict.fromkeys(range(len(judgements)))
+    while ended:
+        running: dict[int, list[Future[Outcome]]] = {}
+        for place, outcomes in ended.items():
+            try:
+                running[place] = settings.submit(judgements[place].send(outcomes))
+            except StopIteration as end:
+                results[place] = end.value
+        concurrent.futures.wait([future for futures in running.values() for future in futures])  # wakes once
+        ended = {place: [future.result() for future in futures] for place, futures in running.items()}
+    return [results[place] for place in range(len(judgements))]
 
 
 def score(response: Any, ground_truth: Any, **options: Any) -> Score | Skip:
@@ -241,16 +223,14 @@ def score(response: Any, ground_truth: Any, **options: Any) -> Score | Skip:
 async def ascore(response: Any, ground_truth: Any, **options: Any) -> Score | Skip:
     """As `score`, for an event loop, which goes on running meanwhile."""
     settings = read_options(options)
-    item = _prepare(response, ground_truth, settings)
-    if not isinstance(item, _Pending):
-        return item
-    pool = settings.pool()
-    outcome = await asyncio.wrap_future(item.submit(pool, settings.time_limit))
-    result = _finish(item, outcome)
-    if result is not None:
-        return result
-    checks = [await asyncio.wrap_future(check) for check in item.check_golds(pool, settings.time_limit)]
-    return _blame(item, outcome, checks)
+    judgement = _judgement(response, ground_truth, settings)
+    outcomes: list[Outcome] | None = None
+    while True:
+        try:
+            futures = settings.submit(judgement.send(outcomes))
+        except StopIteration as end:
+            return end.value
+        outcomes = [await asyncio.wrap_future(future) for future in futures]
 
 
 _running_budgets: dict[float, RunningBudget] = {}

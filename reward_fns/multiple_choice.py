@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Literal
 
 from reward_fns.errors import OptionError
-from reward_fns.extract import MAX_RESPONSE_CHARS, extract_boxed, scoped
+from reward_fns.extract import MAX_RESPONSE_CHARS, AnswerScope, extract_boxed, scoped
 from reward_fns.result import Score, Skip, to_verl
 
 Style = Literal["strict", "finish", "mmlu_pro"]
@@ -57,7 +57,7 @@ def mmlu_pro_letter(response: str) -> tuple[str, str]:
     return (alone[0][0], "") if alone else ("", "missing")
 
 
-def strict_letter(response: str, letters: str = "ABCDEFGHIJ", answer_scope: str = "final") -> tuple[str, str]:
+def strict_letter(response: str, letters: str = "ABCDEFGHIJ", answer_scope: AnswerScope = "final") -> tuple[str, str]:
     r"""The one letter of the last answer given, as `Finish[...]`, `\boxed{}` or "the answer is (X)"; a box comes
     before phrases.
 
@@ -115,7 +115,7 @@ def score(
     *,
     style: Style = "strict",
     letters: str = "ABCDEFGHIJ",
-    answer_scope: str = "final",
+    answer_scope: AnswerScope = "final",
 ) -> Score | Skip:
     """Judge a multiple-choice response: 1.0 for exactly the gold letter, else 0.0 with a reason.
 

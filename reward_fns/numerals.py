@@ -2,7 +2,7 @@ r"""Plain numbers in answers, read exactly: the written policy on percent, decim
 notation.
 
 A number is read as a fraction of integers, never as a float, so that 0.1 and 0.1000001 differ and 1/2^99 is not
-0. The policy is tabulated in README.md, "How numbers are read".
+0. The policy is tabulated in REFERENCE.md, "How numbers are read".
 """
 
 import functools
@@ -33,7 +33,7 @@ _FRACTION = re.compile(
     rf"|(?<![\d])(?P<slash_top>{_DECIMAL})\s*/\s*(?P<slash_bottom>{_DECIMAL}))"
 )
 _MIXED_SLASH = re.compile(r"(?P<whole>\d+)\s+(?P<top>\d+)\s*/\s*(?P<bottom>\d+)")
-SCALE_WORDS = {
+SCALE_WORDS: dict[str, int | Fraction] = {
     **dict.fromkeys(("hundred", "hundreds"), 10**2),
     **dict.fromkeys(("thousand", "thousands"), 10**3),
     **dict.fromkeys(("million", "millions"), 10**6),
@@ -57,6 +57,13 @@ class Numeral:
 
     value: Fraction
     decimals: int | None = None
+
+    def rounded_places(self) -> int | None:
+        """Its decimal places, where they are enough to stand for an endless value that rounds to it; else None."""
+        if self.decimals is None or self.decimals < MIN_ROUNDED_DECIMALS:
+            return None
+        significant = len(str(abs(self.value.numerator) * 10**self.decimals // self.value.denominator))
+        return self.decimals if significant >= MIN_ROUNDED_DECIMALS - 1 else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -138,14 +145,11 @@ def same_number(a: Numeral, b: Numeral) -> bool:
     """Exact equality; or a long enough decimal that is the other, non-terminating value rounded to its places."""
     if a.value == b.value:
         return True
-    if (a.decimals is None) == (b.decimals is None):
-        return False
     decimal, exact = (a, b) if b.decimals is None else (b, a)
-    if decimal.decimals < MIN_ROUNDED_DECIMALS or _terminates(exact.value):
+    places = decimal.rounded_places()
+    if places is None or exact.decimals is not None or _terminates(exact.value):
         return False
-    scale = 10**decimal.decimals
-    significant = len(str(abs(decimal.value.numerator * scale // decimal.value.denominator)))
-    return significant >= MIN_ROUNDED_DECIMALS - 1 and round(exact.value * scale) == decimal.value * scale
+    return round(exact.value * 10**places) == decimal.value * 10**places
 
 
 def _terminates(value: Fraction) -> bool:

@@ -2,7 +2,7 @@
 
 A pool belongs to the process that uses it. It may be called from any number of threads and event loops; after a fork
 the child starts a pool of its own at first use; nothing outlives the parent, even one killed by SIGKILL. A worker
-that dies costs its own task only. Why not a ready-made pool: README.md, "The pool".
+that ends unexpectedly costs its own task only. Why not a ready-made pool: REFERENCE.md, "The pool".
 """
 
 import asyncio
@@ -14,11 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from reward_fns.errors import OptionError, PoolError
 from reward_fns.fork_server import ForkServer
 from reward_fns.forked_worker import resolve
-from reward_fns.slot import Kind, Outcome, Slot, Task, give_up_waiting
+from reward_fns.slot import Kind, Outcome, Slot, Task, Tasks, give_up_waiting
 
 __all__ = ["Kind", "Outcome", "Pool", "reference_of", "shared_pool"]
 
@@ -57,7 +58,9 @@ class Pool:
         self._reset()
         _POOLS.add(self)
 
-    def submit(self, function: Callable | str, *args, time_limit: float | None = None, **kwargs) -> Future:
+    def submit(
+        self, function: Callable | str, *args: Any, time_limit: float | None = None, **kwargs: Any
+    ) -> Future[Outcome]:
         """Queue one call.
 
         Args:
@@ -75,7 +78,7 @@ class Pool:
             payload = pickle.dumps((reference, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             raise PoolError(f"the arguments of {reference} cannot be pickled: {error}") from error
-        future: Future = Future()
+        future: Future[Outcome] = Future()
         with self._lock:
             if self._closed:
                 raise PoolError("the pool is closed")
@@ -84,9 +87,9 @@ class Pool:
             self._tasks.put(Task(payload, time_limit or self.time_limit, self.retries, future))
         return future
 
-    def run(self, function: Callable | str, *args, time_limit: float | None = None, **kwargs) -> Outcome:
-        """Do one call and wait for its end."""
-        return self.submit(function, *args, time_limit=time_limit, **kwargs).result()
+    def run(self, function: Callable | str, *args: Any, **kwargs: Any) -> Outcome:
+        """As `submit`, waiting for the end of the call."""
+        return self.submit(function, *args, **kwargs).result()
 
     def map(self, function: Callable | str, rows: Iterable[tuple], time_limit: float | None = None) -> list[Outcome]:
         """Do one call for each row of arguments and wait for all of them; outcomes in the order of the rows."""
@@ -94,9 +97,9 @@ class Pool:
         concurrent.futures.wait(futures)  # wakes once
         return [future.result() for future in futures]
 
-    async def arun(self, function: Callable | str, *args, time_limit: float | None = None, **kwargs) -> Outcome:
+    async def arun(self, function: Callable | str, *args: Any, **kwargs: Any) -> Outcome:
         """As `run`, for an event loop."""
-        return await asyncio.wrap_future(self.submit(function, *args, time_limit=time_limit, **kwargs))
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
     def close(self) -> None:
         """Kill the workers. Tasks still waiting end as `pool_down`."""
@@ -110,12 +113,12 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, *_exc) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue = queue.SimpleQueue()
+        self._tasks: Tasks = queue.SimpleQueue()
         self._slots: list[Slot] = []
         self._fork_server = ForkServer(self._preload)
         self._finalizer: weakref.finalize | None = None
@@ -137,7 +140,7 @@ class Pool:
         self._reset()
 
 
-def _shut_down(tasks: queue.SimpleQueue, fork_server: ForkServer, workers: int) -> None:
+def _shut_down(tasks: Tasks, fork_server: ForkServer, workers: int) -> None:
     fork_server.close()
     give_up_waiting(tasks)
     for _ in range(workers):

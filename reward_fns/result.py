@@ -13,6 +13,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from reward_fns.errors import BudgetSpent, OptionError, ResultError
@@ -54,7 +55,7 @@ class Score:
     acc: float | None = None
     seconds: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         value = _finite(self.value)
         acc = float(value is not None and value > 0) if self.acc is None else _finite(self.acc)
         if value is None or acc is None:
@@ -65,33 +66,31 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class _Unjudged:
+    reason: str
+    pred: str = ""
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        _set_text(self)
+
+
+class Skip(_Unjudged):
     """A response that could not be judged, by no fault of its own. It leaves baseline, mean, vote and loss."""
 
-    reason: str
-    pred: str = ""
-    seconds: float = 0.0
-
-    def __post_init__(self):
-        _set_text(self)
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(_Unjudged):
     """The run must stop, for this reason."""
 
-    reason: str
-    pred: str = ""
-    seconds: float = 0.0
-
-    def __post_init__(self):
-        _set_text(self)
+    __slots__ = ()
 
 
 Result = Score | Skip | Fail
 
 
-def _set_text(result: Result) -> None:
+def _set_text(result: Score | _Unjudged) -> None:
     object.__setattr__(result, "reason", printable(result.reason, MAX_REASON_CHARS))
     object.__setattr__(result, "pred", printable(result.pred, MAX_PRED_CHARS))
     object.__setattr__(result, "seconds", _finite(result.seconds) or 0.0)
@@ -102,7 +101,7 @@ def _finite(raw: Any) -> float | None:
     try:
         if not isinstance(raw, numbers.Number) and callable(getattr(raw, "item", None)):
             raw = raw.item()
-        if isinstance(raw, bool) or (isinstance(raw, numbers.Number) and not isinstance(raw, complex)):
+        if isinstance(raw, numbers.Real | Decimal):
             value = float(raw)
             return value if math.isfinite(value) else None
     except Exception:
@@ -144,10 +143,7 @@ def _from_mapping(raw: Mapping) -> Result:
     if fields["score"] is None:
         return Skip("none" if "score" in raw else "no_score_key")
     result = normalise(fields["score"]) if not isinstance(fields["score"], Mapping) else Skip("not_a_number:dict")
-    if isinstance(result, Score):
-        acc = _finite(fields["acc"])
-        return Score(result.value, fields["reason"] or "", fields["pred"] or "", acc, _finite(fields["seconds"]) or 0.0)
-    return result
+    return _read({**fields, "status": "score"}) if isinstance(result, Score) else result
 
 
 def to_verl(result: Result) -> dict[str, float | str]:
@@ -160,15 +156,14 @@ def to_verl(result: Result) -> dict[str, float | str]:
         raise ResultError(
             f"expected a Score, Skip or Fail, found {type(result).__name__}; pass it through normalise() first"
         )
-    scored = isinstance(result, Score)
     return {
-        "score": result.value if scored else 0.0,
-        "acc": result.acc if scored else 0.0,
+        "score": result.value if isinstance(result, Score) else 0.0,
+        "acc": (result.acc or 0.0) if isinstance(result, Score) else 0.0,
         "status": type(result).__name__.lower(),
         "reason": result.reason,
         "pred": result.pred,
         "seconds": result.seconds,
-        "skipped": 0.0 if scored else 1.0,
+        "skipped": 0.0 if isinstance(result, Score) else 1.0,
     }
 
 
@@ -221,7 +216,7 @@ class FailureBudget:
     share: float = 0.1
     min_count: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0 or self.min_count < 1:
             raise OptionError(f"expected share in [0, 1] and min_count >= 1, got {self.share} and {self.min_count}")
 

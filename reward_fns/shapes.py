@@ -7,6 +7,7 @@ for `n=1,2,3`. Works on `reward_fns.answer.normal_form`.
 
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reward_fns.answer import MARK
@@ -94,7 +95,7 @@ def _closes_at_end(text: str) -> bool:
     return min(within, default=0) >= 0 and within[-1:] in ([], [0])
 
 
-def depths(text: str):
+def depths(text: str) -> Iterator[tuple[int, int]]:
     """Each position with the bracket depth after it; a command such as `\\{` counts as one character."""
     depth, position = 0, 0
     while position < len(text):

@@ -11,16 +11,15 @@ import os
 import queue
 import select
 import signal
-import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from reward_fns.errors import PoolError
-from reward_fns.fork_server import ForkServer
+from reward_fns.fork_server import ForkServer, Worker
 from reward_fns.forked_worker import HEADER, MAX_REPLY_BYTES
 
 MAX_BATCH = 8
@@ -65,12 +64,16 @@ class Task:
     payload: bytes
     time_limit: float
     retries: int
-    future: Future
+    future: Future[Outcome]
 
     def end(self, outcome: Outcome) -> None:
         """Deliver the outcome, unless the caller has given up."""
         if self.future.running() or self.future.set_running_or_notify_cancel():
             self.future.set_result(outcome)
+
+
+Tasks = queue.SimpleQueue[Task | None]
+"""What waits for a worker; None tells one slot to stop."""
 
 
 class Starved(TimeoutError):
@@ -81,12 +84,11 @@ class _Allowance:
     """What one task may still take of its worker.
 
     Args:
-        cpu_before: CPU seconds that the worker had used when the task began.
-        started: when it began, by the clock of time.monotonic.
+        started: when the task began, by the clock of time.monotonic.
     """
 
-    def __init__(self, pid: int, time_limit: float, cpu_before: float, started: float):
-        self._pid, self._limit, self._cpu_before = pid, time_limit, cpu_before
+    def __init__(self, worker: Worker, time_limit: float, started: float):
+        self._pid, self._limit, self._cpu_before = worker.pid, time_limit, worker.cpu_seconds
         self._gives_up = started + STARVATION_FACTOR * time_limit
         self._asleep, self._looked = 0.0, started
 
@@ -120,26 +122,32 @@ def is_asleep(pid: int) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class _Reply:
+    """What a worker sent: the outcome of a task, whether it retires, when the task ended, its CPU seconds so far."""
+
+    outcome: Outcome
+    retires: bool
+    ended: float
+    cpu_seconds: float
+
+
 class Slot(threading.Thread):
     """One worker process and the thread of the parent that feeds it.
 
     Quick tasks are sent several at a time: the worker goes from one to the next by itself, and the parent, which has no
     core of its own, wakes once for several replies. Each task has its own limit all the same, counted from the moment
-    the one before it ended, and what a worker had not begun when it died goes back into the queue.
+    the one before it ended, and what a worker had not begun when it ended goes back into the queue.
     """
 
-    def __init__(self, tasks: queue.SimpleQueue, fork_server: ForkServer, memory_limit: int, slots: int):
+    def __init__(self, tasks: Tasks, fork_server: ForkServer, memory_limit: int, slots: int):
         super().__init__(name="reward_fns.pool", daemon=True)
         self._tasks = tasks
         self._fork_server = fork_server
         self._memory_limit = memory_limit
         self._slots = slots
         self._usual_seconds = 1.0
-        self._pid = 0
-        self._server_pid = 0
-        self._cpu_used = 0.0
-        self._connection: socket.socket | None = None
-        self._wake_pipe = -1
+        self._worker: Worker | None = None
         self._received = bytearray()
 
     def run(self) -> None:
@@ -158,8 +166,8 @@ class Slot(threading.Thread):
 
     def close_copies(self) -> None:
         """After a fork: close the copies of the connection and the wake pipe."""
-        if self._connection is not None:
-            self._disconnect()
+        if self._worker is not None:
+            self._worker.disconnect()
 
     def _take(self) -> list[Task]:
         """The next tasks for this worker: as many as it does in a moment and leave enough for the other slots."""
@@ -182,18 +190,16 @@ class Slot(threading.Thread):
                 batch.append(task)
         return batch
 
-    def _put_back(self, tasks: list[Task | None]) -> None:
+    def _put_back(self, tasks: Sequence[Task | None]) -> None:
         for task in tasks:
             self._tasks.put(task)
         if tasks and self._fork_server.closed:
             give_up_waiting(self._tasks)  # who closed the pool may have looked for waiting tasks before the put
 
     def _perform(self, batch: list[Task]) -> Iterator[Outcome]:
-        """The outcomes of the tasks in their order, up to the first that costs the worker its life."""
+        """The outcomes of the tasks in their order, up to the first that ends the worker."""
         try:
-            if self._connection is None:
-                self._pid, self._connection, self._wake_pipe = self._fork_server.fork(self._memory_limit)
-                self._server_pid, self._cpu_used = self._fork_server.pid, 0.0
+            worker = self._worker = self._worker or self._fork_server.fork(self._memory_limit)
         except (OSError, PoolError) as error:
             yield Outcome(Kind.POOL_DOWN, detail=str(error)[:500])
             return
@@ -201,9 +207,8 @@ class Slot(threading.Thread):
         for place, task in enumerate(batch):
             try:
                 if place == 0:
-                    self._send(batch)
-                allowance = _Allowance(self._pid, task.time_limit, self._cpu_used, started)
-                retires, kind, value, seconds, ended, self._cpu_used = self._reply(allowance)
+                    _send(worker, batch)
+                reply = self._reply(worker, _Allowance(worker, task.time_limit, started))
             except TimeoutError as error:
                 self._end_worker()
                 kind = Kind.STARVED if isinstance(error, Starved) else Kind.TIME_OUT
@@ -212,55 +217,44 @@ class Slot(threading.Thread):
             except (OSError, ValueError, EOFError, TypeError):
                 yield self._cause_of_death(time.monotonic() - started)
                 return
-            if retires:
+            worker.cpu_seconds = reply.cpu_seconds
+            if reply.retires:
                 self._end_worker()
-            yield Outcome(kind, seconds=seconds, **{"value" if kind is Kind.DONE else "detail": value})
-            if retires:
+            yield reply.outcome
+            if reply.retires:
                 return
-            started = min(ended, time.monotonic())
+            started = min(reply.ended, time.monotonic())
 
-    def _send(self, batch: list[Task]) -> None:
-        last = len(batch) - 1
-        parts = (HEADER.pack(len(t.payload), place < last) + t.payload for place, t in enumerate(batch))
-        self._connection.settimeout(STARVATION_FACTOR * batch[0].time_limit)
-        try:
-            self._connection.sendall(b"".join(parts))
-        except TimeoutError as error:
-            raise Starved from error
-        self._connection.settimeout(0)
-
-    def _reply(self, allowance: _Allowance) -> tuple[bool, Kind, Any, float, float, float]:
-        """Whether the worker retires, what became of the task, its value or detail, its seconds, when it ended, and the
-        CPU time that the worker has used."""
-        length, retires = HEADER.unpack(self._read(HEADER.size, allowance, self._wake_pipe))
+    def _reply(self, worker: Worker, allowance: _Allowance) -> _Reply:
+        length, retires = HEADER.unpack(self._read(HEADER.size, worker, allowance, worker.wake_pipe))
         if length > MAX_REPLY_BYTES:
             raise ConnectionError("a reply longer than a worker may send")
-        kind, value, seconds, ended, cpu = marshal.loads(self._read(length, allowance, self._connection))
-        return retires, Kind(kind), value, float(seconds), float(ended), float(cpu)
+        connection = worker.connection.fileno()
+        kind, value, seconds, ended, cpu = marshal.loads(self._read(length, worker, allowance, connection))
+        outcome = Outcome(Kind(kind), **{"value" if kind == Kind.DONE else "detail": value}, seconds=float(seconds))
+        return _Reply(outcome, retires, float(ended), float(cpu))
 
-    def _read(self, count: int, allowance: _Allowance, signal_source: int | socket.socket) -> bytes:
+    def _read(self, count: int, worker: Worker, allowance: _Allowance, signal_source: int) -> bytes:
+        """The next bytes from a worker.
+
+        Waits until there may be something to read: the wake pipe says so or, within a reply, the connection. Not for
+        long at a time: a worker that hangs does not announce the replies that it sent before.
+        """
         while len(self._received) < count:
             try:
-                part = self._connection.recv(1 << 16)
+                part = worker.connection.recv(1 << 16)
                 if not part:
                     raise ConnectionError
                 self._received += part
             except BlockingIOError:
-                self._wait(allowance, signal_source)
+                allowance.check()
+                waiting = select.poll()
+                waiting.register(signal_source, select.POLLIN)
+                if waiting.poll(1000 * POLL_SECONDS) and signal_source == worker.wake_pipe:
+                    os.read(worker.wake_pipe, 64)
         found = bytes(self._received[:count])
         del self._received[:count]
         return found
-
-    def _wait(self, allowance: _Allowance, signal_source: int | socket.socket) -> None:
-        """Wait until there may be something to read: the wake pipe says so or, within a reply, the connection.
-
-        Not for long: a worker that hangs does not announce the replies that it sent before.
-        """
-        allowance.check()
-        waiting = select.poll()
-        waiting.register(signal_source, select.POLLIN)
-        if waiting.poll(1000 * POLL_SECONDS) and signal_source == self._wake_pipe:
-            os.read(self._wake_pipe, 64)
 
     def _cause_of_death(self, seconds: float) -> Outcome:
         code = self._end_worker()
@@ -270,19 +264,26 @@ class Slot(threading.Thread):
 
     def _end_worker(self) -> int | None:
         self._received.clear()
-        if self._connection is None:
+        worker, self._worker = self._worker, None
+        if worker is None:
             return None
-        self._disconnect()
-        return self._fork_server.reap(self._pid, self._server_pid)
-
-    def _disconnect(self) -> None:
-        self._connection.close()
-        os.close(self._wake_pipe)
-        self._connection, self._wake_pipe = None, -1
+        worker.disconnect()
+        return self._fork_server.reap(worker)
 
 
-def give_up_waiting(tasks: queue.SimpleQueue) -> None:
-    """End what waits in the queue of a closed pool; the sign for the slots to stop stays in it."""
+def _send(worker: Worker, batch: list[Task]) -> None:
+    last = len(batch) - 1
+    parts = (HEADER.pack(len(t.payload), place < last) + t.payload for place, t in enumerate(batch))
+    worker.connection.settimeout(STARVATION_FACTOR * batch[0].time_limit)
+    try:
+        worker.connection.sendall(b"".join(parts))
+    except TimeoutError as error:
+        raise Starved from error
+    worker.connection.settimeout(0)
+
+
+def give_up_waiting(tasks: Tasks) -> None:
+    """End what waits in the queue of a closed pool; what tells the slots to stop stays in it."""
     waiting = []
     while not tasks.empty():
         try:

@@ -11,7 +11,7 @@ from fractions import Fraction
 import mpmath
 
 from reward_fns.answer import MARK
-from reward_fns.evaluation import TooLarge, Undefined, Value, constant, evaluate, is_real, same_number_at
+from reward_fns.evaluation import TooLarge, Undefined, Value, as_float, constant, evaluate, is_real, same_number_at
 from reward_fns.formula import Tree, Unreadable, read_formula, symbols_in
 from reward_fns.shapes import depths, shape_of, split_top
 
@@ -105,8 +105,8 @@ def _read(text: str, depth: int) -> RealSet:
     if connector:
         return _combined([_read(part, depth + 1) for part in parts], connector)
     for command, word in ((r"\cup", "or"), (r"\cap", "and")):
-        if len(parts := split_top(text, command)) > 1:
-            return _combined([_read(part, depth + 1) for part in parts], word)
+        if len(sides := split_top(text, command)) > 1:
+            return _combined([_read(side, depth + 1) for side in sides], word)
     without = split_top(text, r"\setminus")
     if len(without) == 1 and re.match(r"\\mathbb", text):
         without = split_top(text, "-")
@@ -214,7 +214,7 @@ def _half_line(left: Tree, relation: str, right: Tree, name: str) -> tuple[Inter
     if not all(is_real(value, tolerance) for value in values):
         raise NoSet("no real inequality")
     if not all(isinstance(value, Fraction) for value in values):
-        values = [_float(value).real for value in values]
+        values = [as_float(value).real for value in values]
     slope = values[1] - values[0]
     linear = all(
         same_number_at(value, values[0] + place * slope, 1000 * tolerance)
@@ -240,17 +240,13 @@ def _absolute(inner: Tree, relation: str, bound: Tree, name: str) -> RealSet:
 
 
 def _same(a: Value, b: Value) -> bool:
-    if not (mpmath.isfinite(_float(a)) and mpmath.isfinite(_float(b))):
-        return bool(_float(a) == _float(b))
+    if not (mpmath.isfinite(as_float(a)) and mpmath.isfinite(as_float(b))):
+        return bool(as_float(a) == as_float(b))
     return same_number_at(a, b, mpmath.mpf(10) ** -30)
 
 
-def _float(value: Value):
-    return mpmath.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
-
-
 def _less(a: Value, b: Value) -> bool:
-    return not _same(a, b) and bool(_float(a) < _float(b))
+    return not _same(a, b) and bool(as_float(a) < as_float(b))
 
 
 def _overlap(a: Interval, b: Interval) -> Interval | None:
@@ -286,7 +282,7 @@ def _merged(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
     if any(_is_empty(interval) for interval in intervals):
         raise NoSet("an interval from high to low")
     merged: list[Interval] = []
-    for one in sorted(intervals, key=lambda interval: (_float(interval.low), not interval.low_closed)):
+    for one in sorted(intervals, key=lambda interval: (as_float(interval.low), not interval.low_closed)):
         last = merged[-1] if merged else None
         if (
             last is None

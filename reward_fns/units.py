@@ -194,7 +194,7 @@ def _canonical_factor(part: str) -> str:
     return base + (f"^{power.strip()}" if power.strip() not in ("", "1") else "")
 
 
-_CANONICAL = frozenset(_UNIT_NAMES.values()) - {""}  # "unit" says nothing
+_CANONICAL = frozenset(_UNIT_NAMES.values()) - {""}  # "unit" is no measure
 
 
 def _is_known(canonical: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a judge is shown and how its verdict is read, so that no text under judgement can speak for the judge.
+"""What a judge is shown and how its verdict is read, so that no text under judgement can pass for its verdict.
 
 The verdict must carry a random word drawn after the response was written: a verdict forged inside the response does not
 have it.
@@ -12,7 +12,7 @@ MAX_REPLY_CHARS = 200_000
 
 
 def draw_word() -> str:
-    """A word that no response can know."""
+    """A random word, drawn after the response was written."""
     return f"VERDICT-{secrets.token_hex(6)}"
 
 

@@ -87,4 +87,4 @@ def test_a_gold_answer_of_the_right_rows_is_right_itself():
 
 def test_the_table_runs_against_any_grader(capsys):
     assert run_table(["case_graders:accepts_all"]) == 1
-    assert "wrong accepts" in capsys.readouterr().out
+    assert "wrong accepted" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from reward_fns.judge import Judge, JudgeOptions, compute_score, win_rates
 from reward_fns.result import VERL_KEYS, Fail, Score, Skip
 from reward_fns.verdict import read_verdict, shorten
 
-QUICK = {"request_timeout": 0.5, "total_timeout": 5.0, "max_backoff": 0.05, "attempts": 3}
+QUICK = {"timeout": 0.5, "deadline": 5.0, "max_wait": 0.05, "attempts": 3}
 
 
 def ask(address, method, *arguments, options=QUICK, **named):
@@ -126,7 +126,7 @@ def test_an_empty_response_is_not_sent():
 
 def test_the_circuit_opens_and_closes_again():
     async def main(address):
-        judge = Judge(JudgeOptions(address, "m", **QUICK | {"attempts": 1}, breaker_threshold=3, breaker_cooldown=0.4))
+        judge = Judge(JudgeOptions(address, "m", **QUICK | {"attempts": 1}, failures_in_a_row=3, cooldown=0.4))
         first = [await judge.grade("q", "r") for _ in range(6)]
         await asyncio.sleep(0.5)
         later = [await judge.grade("q", f"r{number}") for number in range(2)]
@@ -156,7 +156,7 @@ def test_a_half_open_circuit_lets_one_call_try():
 def test_total_time_is_bounded():
     with serving(hangs()) as (address, _):
         started = time.monotonic()
-        result = ask(address, "grade", "q", "r", options=QUICK | {"request_timeout": 30.0, "total_timeout": 1.0})
+        result = ask(address, "grade", "q", "r", options=QUICK | {"timeout": 30.0, "deadline": 1.0})
     assert result == Skip("judge_time_out") and time.monotonic() - started < 3
 
 
@@ -175,9 +175,7 @@ def test_a_liking_for_the_first_place_is_taken_out():
 
 def test_pairs_without_a_verdict_are_left_out():
     with serving(says("{word}: FIRST"), says("none")) as (address, _):
-        matrix = ask(
-            address, "preference_matrix", "q", ["a", "b"], options=QUICK | {"attempts": 1, "max_concurrency": 1}
-        )
+        matrix = ask(address, "preference_matrix", "q", ["a", "b"], options=QUICK | {"attempts": 1, "concurrency": 1})
     assert matrix in ([[0.5, 1.0], [0.0, 0.5]], [[0.5, 0.0], [1.0, 0.5]])
     with serving(says("none")) as (address, _):
         matrix = ask(address, "preference_matrix", "q", ["a", "b"], options=QUICK | {"attempts": 1})
@@ -258,9 +256,7 @@ def test_many_verdicts_at_a_time_give_way_to_an_overloaded_endpoint():
             now -= 1
 
     async def main(address):
-        judge = Judge(
-            JudgeOptions(address, "m", **QUICK | {"attempts": 8, "total_timeout": 60.0, "request_timeout": 20.0})
-        )
+        judge = Judge(JudgeOptions(address, "m", **QUICK | {"attempts": 8, "deadline": 60.0, "timeout": 20.0}))
         results = await asyncio.gather(*(judge.grade("q", f"response {number}") for number in range(300)))
         await judge.close()
         return results

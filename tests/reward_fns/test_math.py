@@ -204,3 +204,11 @@ def test_an_event_loop_can_score():
         return await asyncio.gather(*(ascore(RIGHT, GOLD) for _ in range(20)))
 
     assert [result.value for result in asyncio.run(main())] == [1.0] * 20
+
+
+def test_that_math_verify_reads_a_gold_answer_says_nothing_of_the_strict_rule():
+    read_by_math_verify, read_by_the_strict_rule = "3^{}", r"\text{}"
+    for gold in (read_by_math_verify, read_by_the_strict_rule):
+        score(r"\boxed{8}", gold, mode="lenient")
+    assert score(r"\boxed{8}", read_by_math_verify).reason == "gold_unparsable"
+    assert isinstance(score(r"\boxed{8}", read_by_the_strict_rule), Score)
