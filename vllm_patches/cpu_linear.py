@@ -13,6 +13,7 @@ import logging
 import torch
 
 from vllm_patches import guard
+from vllm_patches.upstream import is_replaced, replaces
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,13 @@ def keep_weights_in_place() -> bool:
     guard.require("cpu_linear")
     upstream = utils.dispatch_cpu_unquantized_gemm
 
+    @replaces(upstream)
     def dispatch_in_place(layer: torch.nn.Module, remove_weight: bool) -> None:
         if layer.weight.is_meta or layer.weight.ndim != 2:
             upstream(layer, remove_weight)
             return
         layer.cpu_linear = torch.nn.functional.linear
 
-    dispatch_in_place.upstream = upstream
     utils.dispatch_cpu_unquantized_gemm = dispatch_in_place
     return True
 
@@ -53,4 +54,4 @@ def is_active() -> bool:
     """Whether the patch is in force in this process."""
     from vllm.model_executor.layers import utils
 
-    return hasattr(utils.dispatch_cpu_unquantized_gemm, "upstream")
+    return is_replaced(utils.dispatch_cpu_unquantized_gemm)

@@ -1,6 +1,6 @@
-"""Which vLLM this package supports: the version range, and what each upstream symbol it touches must look like.
+"""Which vLLM this package supports: the version range, and what each upstream symbol that it touches must look like.
 
-``PATCHES.md`` says the same in prose; a test compares the two.
+``PATCHES.md`` says the same in prose; a test compares the two. The words are those of :mod:`vllm_patches.upstream`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterable
 from functools import cache
 
+from vllm_patches import upstream
 from vllm_patches.tandem.speculative.upstream_symbols import SPECULATIVE_SYMBOLS
 from vllm_patches.tandem.upstream_symbols import TANDEM_SYMBOLS
-from vllm_patches.upstream import Fields, Source, Upstream
+from vllm_patches.upstream import Fields, Ledger, Source, State, Symbol
 
 SUPPORTED_VERSIONS = ">=0.24.0,<0.32"
 UNTESTED_SWITCH = "VERL_DUETS_UNTESTED_VLLM"
@@ -21,52 +22,52 @@ class UnsupportedVllmError(RuntimeError):
     """The installed vLLM is not one that this package supports."""
 
 
-SYMBOLS: tuple[Upstream, ...] = (
-    Upstream(
-        "vllm.outputs:CompletionOutput",
-        "plugin",
-        "gets the read-only property `authorship_mask`, read from `routed_experts`",
-        Fields(("index", "token_ids", "routed_experts")),
+_CPU_LAYERS = "vllm.model_executor.layers"
+
+# What each part of this package relies on.
+LEDGER: Ledger = {
+    "plugin": (
+        Symbol(
+            "vllm.outputs:CompletionOutput",
+            "gets the read-only property `authorship_mask`, read from `routed_experts`",
+            Fields("index token_ids routed_experts"),
+        ),
+        Symbol(
+            "vllm.config:VllmConfig.use_v2_model_runner",
+            "is False for an engine whose additional_config holds `tandem`; untouched for all others",
+            Source("use_v2_model_runner = envs.VLLM_USE_V2_MODEL_RUNNER"),
+        ),
+        Symbol(
+            "vllm.v1.engine.input_processor:InputProcessor.process_inputs",
+            "for an engine whose additional_config holds `tandem`, its result is checked; untouched for all others",
+            Source("sampling_params = params.clone()", "return EngineCoreRequest("),
+        ),
     ),
-    Upstream(
-        "vllm.config:VllmConfig.use_v2_model_runner",
-        "plugin",
-        "is False for an engine whose additional_config holds `tandem`; untouched for all others",
-        Source(("use_v2_model_runner = envs.VLLM_USE_V2_MODEL_RUNNER",)),
+    "cpu_linear": (
+        Symbol(
+            f"{_CPU_LAYERS}.utils:dispatch_cpu_unquantized_gemm",
+            "replaced under VERL_DUETS_CPU=1: linear layers compute from the weight itself",
+            Source("layer: torch.nn.Module, remove_weight: bool", "layer.cpu_linear = torch.nn.functional.linear"),
+        ),
+        Symbol(
+            f"{_CPU_LAYERS}.utils:cpu_unquantized_gemm",
+            "calls what the patch leaves in `layer.cpu_linear`, with the live weight",
+            Source("return layer.cpu_linear(x, weight, bias)"),
+        ),
+        Symbol(
+            f"{_CPU_LAYERS}.linear:UnquantizedLinearMethod.process_weights_after_loading",
+            "looks the patched function up by name at call time",
+            Source(f"from {_CPU_LAYERS}.utils import dispatch_cpu_unquantized_gemm"),
+        ),
+        Symbol(
+            f"{_CPU_LAYERS}.vocab_parallel_embedding:UnquantizedEmbeddingMethod.process_weights_after_loading",
+            "looks the patched function up by name at call time",
+            Source(f"from {_CPU_LAYERS}.utils import dispatch_cpu_unquantized_gemm"),
+        ),
     ),
-    Upstream(
-        "vllm.v1.engine.input_processor:InputProcessor.process_inputs",
-        "plugin",
-        "for an engine whose additional_config holds `tandem`, its result is checked; untouched for all others",
-        Source(("sampling_params = params.clone()", "return EngineCoreRequest(")),
-    ),
-    Upstream(
-        "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",
-        "cpu_linear",
-        "replaced under VERL_DUETS_CPU=1: linear layers compute from the weight itself",
-        Source(("layer: torch.nn.Module, remove_weight: bool", "layer.cpu_linear = torch.nn.functional.linear")),
-    ),
-    Upstream(
-        "vllm.model_executor.layers.utils:cpu_unquantized_gemm",
-        "cpu_linear",
-        "calls what the patch leaves in `layer.cpu_linear`, with the live weight",
-        Source(("return layer.cpu_linear(x, weight, bias)",)),
-    ),
-    Upstream(
-        "vllm.model_executor.layers.linear:UnquantizedLinearMethod.process_weights_after_loading",
-        "cpu_linear",
-        "looks the patched function up by name at call time",
-        Source(("from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm",)),
-    ),
-    Upstream(
-        "vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod.process_weights_after_loading",
-        "cpu_linear",
-        "looks the patched function up by name at call time",
-        Source(("from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm",)),
-    ),
-    *TANDEM_SYMBOLS,
-    *SPECULATIVE_SYMBOLS,
-)
+    "tandem": TANDEM_SYMBOLS,
+    "speculative": SPECULATIVE_SYMBOLS,
+}
 
 
 def version_problem() -> str | None:
@@ -90,32 +91,26 @@ def version_problem() -> str | None:
     )
 
 
-def ledger(areas: Iterable[str] | None = None) -> list[dict[str, str]]:
-    """One row per upstream symbol, with keys symbol, area, why, expected, found and status (ok, changed, missing,
-    or unused: of another platform).
-
-    Args:
-        areas: restrict to these areas (``plugin``, ``cpu_linear``, ``tandem``, ``speculative``); all when None.
-    """
-    wanted = None if areas is None else set(areas)
-    return [upstream.row() for upstream in SYMBOLS if wanted is None or upstream.area in wanted]
+def audit(parts: Iterable[str] = tuple(LEDGER)) -> list[State]:
+    """Compare each symbol that these parts of the ledger rely on with the installed vLLM."""
+    return upstream.audit({part: LEDGER[part] for part in parts})
 
 
 @cache
-def problems(area: str) -> tuple[str, ...]:
-    """Sentences that say why ``area`` cannot work on the installed vLLM; empty when it can."""
+def problems(part: str) -> tuple[str, ...]:
+    """Sentences that say why a part of the ledger cannot work on the installed vLLM; empty when it can."""
     found = version_problem()
     if found:
         return (found,)
-    return tuple(
-        f"{row['symbol']} is {row['status']}: expected {row['expected']}, found {row['found']}"
-        for row in ledger([area])
-        if row["status"] in ("changed", "missing")
-    )
+    return tuple(f"{state.symbol} is {state.status}: {state.detail}" for state in audit([part]) if not state.ok)
 
 
-def require(area: str) -> None:
-    """Raise UnsupportedVllmError, naming every difference, unless ``area`` can work on the installed vLLM."""
-    found = problems(area)
+def require(part: str) -> None:
+    """Refuse a vLLM on which a part of the ledger cannot work.
+
+    Raises:
+        UnsupportedVllmError: with every difference, in one sentence.
+    """
+    found = problems(part)
     if found:
-        raise UnsupportedVllmError(f"vllm_patches refuses to start its {area} part: " + "; ".join(found))
+        raise UnsupportedVllmError(f"vllm_patches refuses to start its {part} part: " + "; ".join(found))

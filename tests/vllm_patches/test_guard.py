@@ -9,8 +9,8 @@ pytest.importorskip("vllm")
 import vllm  # noqa: E402
 
 import vllm_patches  # noqa: E402
-from vllm_patches import guard  # noqa: E402
-from vllm_patches.upstream import Fields, Signature, Source, Upstream  # noqa: E402
+from vllm_patches import guard, upstream  # noqa: E402
+from vllm_patches.upstream import Digest, Fields, Signature, Source, Symbol  # noqa: E402
 
 PATCHES = Path(vllm_patches.__file__).with_name("PATCHES.md")
 
@@ -23,10 +23,10 @@ def fresh_cache():
 
 
 def test_every_symbol_of_the_installed_vllm_is_as_expected():
-    areas = {upstream.area for upstream in guard.SYMBOLS}
+    parts = set(guard.LEDGER)
     if not vllm.__version__.startswith("0.28."):
-        areas.discard("speculative")  # written on 0.28; elsewhere the mode refuses to start where a symbol differs
-    assert [row for row in guard.ledger(areas) if row["status"] != "ok"] == []
+        parts.discard("speculative")  # written on 0.28; elsewhere the mode refuses to start where a symbol differs
+    assert [state for state in guard.audit(parts) if not state.ok] == []
 
 
 def test_the_ledger_in_prose_and_the_ledger_in_code_name_the_same_symbols():
@@ -36,41 +36,43 @@ def test_the_ledger_in_prose_and_the_ledger_in_code_name_the_same_symbols():
         for cell in [line.split("|")[1].strip() if line.startswith("| `") else ""]
         if cell
     }
-    assert written == {upstream.symbol for upstream in guard.SYMBOLS}
-
-
-def test_rows_are_plain_strings():
-    for row in guard.ledger(["plugin"]):
-        assert set(row) == {"symbol", "area", "why", "expected", "found", "status"}
-        assert all(isinstance(value, str) for value in row.values())
+    assert written == {symbol.name for symbols in guard.LEDGER.values() for symbol in symbols}
 
 
 @pytest.mark.parametrize(
     ("symbol", "expected", "status"),
     [
-        ("vllm.outputs:NoSuchOutput", Fields(("index",)), "missing"),
-        ("vllm.no_such_module:thing", Fields(("index",)), "missing"),
-        ("vllm.outputs:CompletionOutput", Fields(("index", "no_such_field")), "changed"),
-        ("vllm.outputs:CompletionOutput.finished", Signature(("self", "now")), "changed"),
-        ("vllm.outputs:CompletionOutput.finished", Signature(("self",)), "ok"),
-        ("vllm.outputs:CompletionOutput.finished", Source(("return self.finish_reason is not  None",)), "ok"),
-        ("vllm.outputs:CompletionOutput.finished", Source(("return self.done",)), "changed"),
+        ("vllm.outputs:NoSuchOutput", Fields("index"), "missing"),
+        ("vllm.no_such_module:thing", Fields("index"), "missing"),
+        ("vllm.outputs:CompletionOutput", Fields("index no_such_field"), "changed"),
+        ("vllm.outputs:CompletionOutput.finished", Signature("self now"), "changed"),
+        ("vllm.outputs:CompletionOutput.finished", Signature("self"), "ok"),
+        ("vllm.outputs:CompletionOutput.finished", Source("return self.finish_reason is not  None"), "ok"),
+        ("vllm.outputs:CompletionOutput.finished", Source("return self.done"), "changed"),
+        ("vllm.outputs:CompletionOutput.finished", Digest("0" * 16), "changed"),
+        ("builtins:print", Source("print"), "changed"),
     ],
 )
 def test_a_difference_is_seen(symbol, expected, status):
-    assert Upstream(symbol, "test", "", expected).row()["status"] == status
+    (state,) = upstream.audit({"test": (Symbol(symbol, "", expected),)})
+    assert (state.status, state.ok) == (status, status == "ok")
 
 
 def test_a_patched_symbol_is_judged_by_what_lies_beneath():
     vllm_patches.register()
-    row = next(row for row in guard.ledger(["plugin"]) if row["symbol"].endswith("use_v2_model_runner"))
-    assert row["status"] == "ok"
-    assert "patched" in row["found"]
+    state = next(state for state in guard.audit(["plugin"]) if state.symbol.endswith("use_v2_model_runner"))
+    assert state.status == "ok" and "patched" in state.detail
+
+
+def test_a_symbol_of_the_cpu_engine_is_not_looked_at_on_another_platform(monkeypatch):
+    monkeypatch.setattr("vllm.platforms.current_platform.is_cpu", lambda: False, raising=False)
+    (state,) = upstream.audit({"test": (Symbol("vllm.no_such_module:thing", "", needs="vllm on a CPU"),)})
+    assert (state.status, state.ok) == ("unused", True)
 
 
 def test_a_changed_symbol_is_refused_by_name(monkeypatch, fresh_cache):
-    changed = Upstream("vllm.outputs:CompletionOutput", "tandem", "", Fields(("vanished",)))
-    monkeypatch.setattr(guard, "SYMBOLS", (changed,))
+    changed = Symbol("vllm.outputs:CompletionOutput", "", Fields("vanished"))
+    monkeypatch.setattr(guard, "LEDGER", {"tandem": (changed,)})
     with pytest.raises(guard.UnsupportedVllmError, match="vllm.outputs:CompletionOutput is changed.*vanished"):
         guard.require("tandem")
 

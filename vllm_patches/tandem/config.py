@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_same_vocabulary, read_boundary_ids
-from vllm_patches.tandem.mode_choice import choose_mode
+from vllm_patches.tandem.mode_choice import USUAL_DRAFTS, choose_mode, drafts_for, parameter_share
 from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
 
 CONFIG_KEY = "tandem"
@@ -38,7 +38,8 @@ class TandemConfig:
         boundary_token_ids: ids, or the path of a JSON list of ids, for the strategy named here; built from the
             tokenizer when None.
         max_lag_tokens: ``lazy``: most tokens by which a model that may yet write can fall behind.
-        num_draft_tokens: ``speculative``: most tokens that the junior drafts in a round.
+        num_draft_tokens: ``speculative``: most tokens that the junior drafts in a round; where it is left out,
+            ``engine_arguments`` chooses it by the junior's size.
         adapt_draft_tokens: ``speculative``: draft fewer where measured acceptance makes that cheaper.
         junior_revision, junior_dtype, junior_quantization, junior_trust_remote_code: as vLLM's options without the
             prefix; the senior's when None.
@@ -59,7 +60,7 @@ class TandemConfig:
     seed: int = 0
     boundary_token_ids: str | Sequence[int] | None = None
     max_lag_tokens: int = 64
-    num_draft_tokens: int = 4
+    num_draft_tokens: int = USUAL_DRAFTS
     adapt_draft_tokens: bool = True
     junior_revision: str | None = None
     junior_dtype: str | None = None
@@ -205,14 +206,18 @@ def check_request(extra: Mapping[str, Any] | str | None) -> dict[str, Any]:
 
 
 def engine_arguments(
-    settings: Mapping[str, Any], senior_model: str | None = None, lora: bool = False, on_gpu: bool | None = None
+    settings: Mapping[str, Any],
+    senior_model: str | None = None,
+    lora: bool = False,
+    on_gpu: bool | None = None,
+    batch: int | None = None,
 ) -> dict[str, Any]:
     """The engine arguments (of ``vllm.LLM``, ``AsyncEngineArgs``, ``vllm serve``) that make an engine decode in tandem.
 
     Args:
         settings: keys of ``TandemConfig``.
-        senior_model, lora, on_gpu: what ``mode: auto`` depends on, see ``mode_choice``; whether there is a GPU is
-            looked up when None.
+        senior_model, lora, on_gpu, batch: what ``mode: auto`` depends on, see ``mode_choice``, and the senior also the
+            number of drafts where ``settings`` leaves it out; whether there is a GPU is looked up when None.
 
     Raises:
         ValueError: the settings are faulty.
@@ -222,14 +227,22 @@ def engine_arguments(
         import torch
 
         on_gpu = torch.cuda.is_available()
-    mode, reason = choose_mode(config.mode, config.word_align, config.junior_model, senior_model, lora, on_gpu)
+    share = None
+    if senior_model is not None and config.mode in ("auto", "speculative"):
+        share = parameter_share(config.junior_model, senior_model)
+    mode, reason = choose_mode(config.mode, config.word_align, lora, on_gpu, share, batch)
+    reason = f"{mode} ({reason})"
     if mode == "speculative":
-        settings = {**settings, "mode": mode}
+        drafts = settings.get("num_draft_tokens") or drafts_for(share, config.prob_senior)
+        config = dataclasses.replace(config, mode=mode, num_draft_tokens=drafts)
         return {
             "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
             "scheduler_cls": "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler",
             "logits_processors": ["vllm_patches.tandem.speculative.request_check:SpeculativeRequestCheck"],
-            "additional_config": {CONFIG_KEY: settings, REASON_KEY: reason},
+            "additional_config": {
+                CONFIG_KEY: {**settings, "mode": mode, "num_draft_tokens": drafts},
+                REASON_KEY: reason,
+            },
             "async_scheduling": False,
             "speculative_config": config.speculative_config,
         }
@@ -237,7 +250,7 @@ def engine_arguments(
         "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
         "scheduler_cls": "vllm_patches.tandem.scheduler.TandemScheduler",
         "logits_processors": ["vllm_patches.tandem.request_check:RequestCheck"],
-        "additional_config": {CONFIG_KEY: dict(settings)},
+        "additional_config": {CONFIG_KEY: dict(settings), REASON_KEY: reason},
         "async_scheduling": False,
     }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vllm_patches.tandem.config import RequestSettings, TandemConfig
+from vllm_patches.tandem.config import REASON_KEY, RequestSettings, TandemConfig
+from vllm_patches.tandem.mode_choice import choose_mode
 
 
 class TandemRefusedError(ValueError):
@@ -10,15 +11,20 @@ class TandemRefusedError(ValueError):
 
 
 def resolve_mode(config: TandemConfig, vllm_config) -> str:
-    """The engine's mode; ``auto`` is ``lazy`` or ``lock_step``, since ``engine_arguments`` writes ``speculative`` out.
+    """The engine's mode; ``auto`` is lazy or lock-step, since ``engine_arguments`` writes ``speculative`` out."""
+    return mode_and_reason(config, vllm_config)[0]
 
-    Lazy is the default: it measured slower than lock-step at batch 4 with a context of 64 tokens only (README.md,
-    "Latency"), and at batch 1 it runs near the cost of one model. Lock-step where lazy cannot be: LoRA, word_align
-    'before'.
-    """
-    if config.mode != "auto":
-        return config.mode
-    return "lock_step" if vllm_config.lora_config is not None or config.word_align == "before" else "lazy"
+
+def mode_and_reason(config: TandemConfig, vllm_config) -> tuple[str, str]:
+    """The engine's mode, and the same with its reason, for a log: what ``engine_arguments`` wrote down, unless the
+    engine was given an adapter that it was not told of, or its flags were written by hand."""
+    mode, reason = choose_mode(config.mode, config.word_align, vllm_config.lora_config is not None, on_gpu=False)
+    written = vllm_config.additional_config.get(REASON_KEY, "")
+    if written.startswith(f"{mode} "):
+        return mode, written
+    if config.mode == "auto" and mode == "lazy":
+        reason = "neither drafts nor an adapter were configured"
+    return mode, f"{mode} ({reason})"
 
 
 def check_request_settings(settings: RequestSettings, mode: str, structured_output: bool) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from vllm_patches.tandem.config import CONFIG_KEY
+from vllm_patches.upstream import is_replaced, replaces
 
 RESPONSES_KEY = "tandem_responses"
 
@@ -40,14 +39,14 @@ def pin_v1_runner() -> None:
     from vllm.config import VllmConfig
 
     upstream = VllmConfig.use_v2_model_runner
-    if hasattr(upstream.fget, "upstream"):
+    if is_replaced(upstream):
         return
 
+    @replaces(upstream.fget)
     def use_v2_model_runner(config) -> bool:
         return False if is_tandem(config) else upstream.fget(config)
 
-    use_v2_model_runner.upstream = upstream
-    VllmConfig.use_v2_model_runner = property(use_v2_model_runner, doc=upstream.__doc__)
+    VllmConfig.use_v2_model_runner = property(use_v2_model_runner)
 
 
 def check_requests() -> None:
@@ -60,10 +59,10 @@ def check_requests() -> None:
     from vllm.v1.engine.input_processor import InputProcessor
 
     upstream = InputProcessor.process_inputs
-    if hasattr(upstream, "upstream"):
+    if is_replaced(upstream):
         return
 
-    @functools.wraps(upstream)
+    @replaces(upstream)
     def process_inputs(processor, *args, **kwargs):
         request = upstream(processor, *args, **kwargs)
         if is_tandem(processor.vllm_config):
@@ -78,7 +77,6 @@ def check_requests() -> None:
                 params.extra_args = (params.extra_args or {}) | {RESPONSES_KEY: params.n}
         return request
 
-    process_inputs.upstream = upstream
     InputProcessor.process_inputs = process_inputs
 
 

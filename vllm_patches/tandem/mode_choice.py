@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 LARGEST_DRAFTER = 1.05  # of the senior's parameters; measured at 1 and at a quarter of the layers
+LARGEST_BATCH = 16  # requests in a step; the largest batch at which every context was measured
+MOST_DRAFTS = 8  # the longest rounds that were measured
+USUAL_DRAFTS = 4  # the best of those measured for an equal junior
+EXPECTED_ACCEPTANCE = 0.9  # until the engine has measured its own
 
 
 def choose_mode(
-    mode: str, word_align: str, junior_model: str, senior_model: str | None, lora: bool, on_gpu: bool
+    mode: str,
+    word_align: str,
+    lora: bool,
+    on_gpu: bool,
+    share: float | None = None,
+    batch: int | None = None,
 ) -> tuple[str, str]:
     """The mode, and the reason in a sentence.
 
     Args:
-        mode, word_align, junior_model: the engine's settings, see ``config.TandemConfig``.
-        senior_model: path or hub id, to compare sizes; None when it is not known.
-        lora: whether the senior wears an adapter.
+        mode, word_align: the engine's settings, see ``config.TandemConfig``.
+        lora: whether the senior has an adapter.
         on_gpu: whether the engine will run on one.
+        share: the junior's parameters over the senior's (``parameter_share``); None when it is not known.
+        batch: most requests that the engine runs at a time; None when it is not known.
     """
     if mode != "auto":
         return mode, "as configured"
@@ -22,14 +32,28 @@ def choose_mode(
         return "lock_step", "word_align='before' needs both models' samples at every step"
     if lora:
         return "lock_step", "LoRA is on, which the other modes do not take"
+    if share is not None and share > LARGEST_DRAFTER:
+        return "lazy", f"the junior has {share:.0%} of the senior's size, too much for drafts to pay off"
+    if batch is not None and batch > LARGEST_BATCH:
+        return "lazy", (
+            f"up to {batch} requests run at a time, and drafts, which multiply the tokens of a step, were measured "
+            f"cheapest up to {LARGEST_BATCH}"
+        )
     if on_gpu:
         return "speculative", "on a GPU a step costs the reading of weights, and drafts share it (estimated)"
-    share = None if senior_model is None else parameter_share(junior_model, senior_model)
     if share is None:
         return "lazy", "on a CPU, the models' sizes unknown, it is never far from the best"
-    if share <= LARGEST_DRAFTER:
-        return "speculative", f"on a CPU with a junior of {share:.0%} of the senior's size it measured cheapest"
-    return "lazy", f"the junior has {share:.0%} of the senior's size, too dear for drafts"
+    return "speculative", f"on a CPU with a junior of {share:.0%} of the senior's size it measured cheapest"
+
+
+def drafts_for(share: float | None, prob_senior: float) -> int:
+    """Most tokens that the junior drafts in a round, where the settings do not say: the best length for a junior of
+    this share of the senior's size if the senior accepts nine drafts in ten."""
+    if share is None:
+        return USUAL_DRAFTS
+    from vllm_patches.tandem.speculative.draft_length import best_length
+
+    return best_length(MOST_DRAFTS, 1 - prob_senior * (1 - EXPECTED_ACCEPTANCE), prob_senior, share)
 
 
 def parameter_share(junior_model: str, senior_model: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Refuses a faulty tandem request where the client still hears of it, through vLLM's hook for logits processors."""
+"""Refuse a faulty tandem request while the client can still be told, through vLLM's hook for logits processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the decoder remembers of each live request: its author schedule and how far each model's KV cache reaches."""
+"""What the decoder keeps of each live request: its author schedule and how far each model's KV cache reaches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RequestStates:
         self.computed[:, self._row_of[request_id]] = num_computed
 
     def remove(self, request_id: str) -> None:
-        """Forget a request; unknown ids are ignored, since vLLM reports the end of requests that never ran."""
+        """Drop a request; unknown ids are ignored, since vLLM reports the end of requests that never ran."""
         row = self._row_of.pop(request_id, None)
         if row is not None:
             self.schedules.remove(row)

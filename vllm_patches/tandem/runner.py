@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
-from vllm_patches.tandem.engine_checks import TandemRefusedError, resolve_mode
+from vllm_patches.tandem.engine_checks import TandemRefusedError, mode_and_reason
 from vllm_patches.tandem.generators import GeneratorGuard
 from vllm_patches.tandem.junior import junior_vllm_config, load_junior, memory_of
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
@@ -35,7 +35,7 @@ class TandemRunnerMixin:
     def load_model(self, *args, **kwargs) -> None:
         super().load_model(*args, **kwargs)
         self.tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
-        self.tandem_mode = resolve_mode(self.tandem_config, self.vllm_config)
+        self.tandem_mode, reason = mode_and_reason(self.tandem_config, self.vllm_config)
         # A catch-up query is one more than the lag and must fit in a pass of the size the engine was profiled for.
         self._max_lag = min(self.tandem_config.max_lag_tokens, self.scheduler_config.max_num_batched_tokens - 1)
         self.tandem_stats = TandemStats()
@@ -59,7 +59,7 @@ class TandemRunnerMixin:
             "Tandem decoding: junior %s (%d attention layers), mode %s, %d word and %d sentence boundary ids",
             self.tandem_config.junior_model,
             len(self._junior_layers),
-            self.tandem_mode,
+            reason,
             len(boundaries.word),
             len(boundaries.sentence),
         )

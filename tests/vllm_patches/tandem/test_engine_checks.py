@@ -7,8 +7,13 @@ pytest.importorskip("vllm")
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
 import vllm_patches  # noqa: E402
-from vllm_patches.tandem.config import TandemConfig, engine_arguments  # noqa: E402
-from vllm_patches.tandem.engine_checks import TandemRefusedError, check_engine, resolve_mode  # noqa: E402
+from vllm_patches.tandem.config import REASON_KEY, TandemConfig, engine_arguments  # noqa: E402
+from vllm_patches.tandem.engine_checks import (  # noqa: E402
+    TandemRefusedError,
+    check_engine,
+    mode_and_reason,
+    resolve_mode,
+)
 from vllm_patches.tandem.worker import without_request_check  # noqa: E402
 
 
@@ -49,6 +54,41 @@ def test_a_combination_is_refused_by_name(configuration, options, says):
     config, engine = configuration(**options)
     with pytest.raises(TandemRefusedError, match=says):
         check_engine(config, engine)
+
+
+class Changed:
+    """A configuration with some values changed that vLLM's CPU platform would not let through."""
+
+    def __init__(self, original, **changes):
+        self.__dict__.update(changes, original=original)
+
+    def __getattr__(self, name):
+        return getattr(self.original, name)
+
+
+@pytest.mark.parametrize("mode", ["lazy", "lock_step", "speculative"])
+@pytest.mark.parametrize(
+    ("part", "changes", "says"),
+    [
+        (None, dict(use_v2_model_runner=True), "the V2 model runner is on: register vllm_patches"),
+        (None, dict(kv_transfer_config=object()), "a KV connector is configured"),
+        ("scheduler_config", dict(async_scheduling=True), "pass async_scheduling=False"),
+        ("parallel_config", dict(prefill_context_parallel_size=2), "context parallelism"),
+        ("parallel_config", dict(decode_context_parallel_size=2), "context parallelism"),
+        ("parallel_config", dict(use_ubatching=True), "dual-batch overlap"),
+        ("parallel_config", dict(enable_eplb=True), "turn enable_eplb off"),
+        ("model_config", dict(is_multimodal_model=True), "the senior is multimodal"),
+        ("model_config", dict(is_encoder_decoder=True), "the senior is an encoder-decoder"),
+        ("model_config", dict(uses_mrope=True), "multimodal rotary positions"),
+        ("cache_config", dict(kv_sharing_fast_prefill=True), "turn it off"),
+    ],
+)
+def test_what_a_gpu_engine_could_be_given_is_refused_too(configuration, mode, part, changes, says):
+    config, engine = configuration(dict(mode=mode))
+    check_engine(config, engine)
+    changed = Changed(engine, **({part: Changed(getattr(engine, part), **changes)} if part else changes))
+    with pytest.raises(TandemRefusedError, match=says):
+        check_engine(config, changed)
 
 
 SPECULATIVE = dict(mode="speculative")
@@ -130,9 +170,27 @@ def test_every_fault_is_named_at_once(configuration):
 
 
 def test_lora_makes_auto_lock_step(configuration):
+    """Also where `engine_arguments` was not told of the adapter, and wrote another mode's reason down."""
     config, engine = configuration(enable_lora=True)
     check_engine(config, engine)
-    assert resolve_mode(config, engine) == "lock_step"
+    assert engine.additional_config[REASON_KEY].startswith("lazy (")
+    mode, reason = mode_and_reason(config, engine)
+    assert (resolve_mode(config, engine), mode) == ("lock_step", "lock_step")
+    assert reason.startswith("lock_step (LoRA is on")
+
+
+def test_the_reason_for_the_mode_is_the_one_written_down_or_its_own(configuration):
+    for tandem, begins in (
+        ({}, "lazy (on a CPU, the models' sizes unknown"),
+        (dict(mode="lazy"), "lazy (as configured)"),
+        (dict(mode="speculative"), "speculative (as configured)"),
+        (dict(word_align="before"), "lock_step (word_align='before' needs"),
+    ):
+        config, engine = configuration(tandem)
+        assert mode_and_reason(config, engine)[1].startswith(begins)
+    config, engine = configuration()
+    del engine.additional_config[REASON_KEY]
+    assert mode_and_reason(config, engine) == ("lazy", "lazy (neither drafts nor an adapter were configured)")
 
 
 @pytest.mark.parametrize("wish", ["0", "1", None])
@@ -144,7 +202,7 @@ def test_the_v1_runner_is_pinned_for_tandem_and_for_nobody_else(configuration, m
     _, tandem = configuration()
     assert tandem.use_v2_model_runner is False
     tandem.additional_config = {}
-    stock = type(tandem).use_v2_model_runner.fget.upstream.fget(tandem)
+    stock = type(tandem).use_v2_model_runner.fget.__wrapped__(tandem)
     assert tandem.use_v2_model_runner is stock
     assert stock is (wish == "1")
 

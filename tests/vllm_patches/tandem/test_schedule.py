@@ -147,6 +147,14 @@ def test_one_author_is_claimed_where_it_is_certain_and_nowhere_else(params, p, t
     )
 
 
+@pytest.mark.parametrize(
+    ("strategy", "p", "one"),
+    [("word", 0.3, False), ("word", 1, True), ("bernoulli", 0.0, True), ("senior", 0.5, True), ("chunk", 1.0, False)],
+)
+def test_one_author_by_hand(strategy, p, one):
+    assert ScheduleParams(strategy, p).has_one_author is one
+
+
 @given(params=any_params, tokens=any_tokens, cut=st.integers(0, 120))
 def test_a_prefix_decides_the_authors_of_the_prefix(params, tokens, cut):
     whole = authorship(tokens, params, boundary_of(params))
@@ -231,6 +239,55 @@ def test_the_senior_share_over_redraws_lies_within_four_standard_deviations():
             senior for request in range(400) for senior in coins_of(ScheduleParams(prob_senior=p, request=request), 50)
         ]
         assert abs(np.mean(draws) - p) < 4 * math.sqrt(p * (1 - p) / len(draws))
+
+
+# The generator's published outputs for the seed 0 (Steele, Lea and Flood, 2014; the same in every port of it).
+SPLITMIX64_OF_0 = (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC)
+
+
+def test_coins_are_the_upper_53_bits_of_splitmix64():
+    """A run resumed with a later release must draw the coins that its first part drew."""
+    assert [coin(0, k) for k in range(4)] == [output >> 11 for output in SPLITMIX64_OF_0]
+    # One step of the generator on the seed, the request added, and the finaliser once more.
+    assert stream_key(0, 0) == schedule_module.mix64(SPLITMIX64_OF_0[0])
+    assert stream_key(0, 1) == schedule_module.mix64(SPLITMIX64_OF_0[0] + 1)
+    assert stream_key(-1, 0) == stream_key(2**64 - 1, 0)
+
+
+def test_request_keys_stay_the_same_from_release_to_release():
+    gamma, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+    one = schedule_module.mix64(((1 + gamma) & mask) ^ schedule_module.mix64(7))
+    assert request_key(7) == one >> 1
+    two = schedule_module.mix64(((2 + gamma) & mask) ^ schedule_module.mix64(7))
+    two = schedule_module.mix64(((two + gamma) & mask) ^ schedule_module.mix64(-3 & mask))
+    assert request_key(7, -3) == two >> 1
+
+
+@pytest.mark.parametrize(("p", "count"), [(0, 0), (1, 2**53), (0.5, 2**52), (2**-53, 1), (1e-300, 1), (0.25, 2**51)])
+def test_the_threshold_counts_the_coins_of_the_senior(p, count):
+    assert senior_threshold(p) == count
+
+
+def test_defaults_are_those_of_the_paper_and_the_published_code():
+    assert dataclasses.astuple(ScheduleParams()) == ("word", 0.5, 32, 1, "after", 0, 0)
+
+
+@pytest.mark.parametrize("name", ["max_gap_tokens", "chunk_size"])
+def test_token_counts_have_exact_limits(name):
+    for value in (1, 2**31 - 1):
+        assert getattr(ScheduleParams(**{name: value}), name) == value
+    for value in (0, 2**31):
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            ScheduleParams(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["seed", "request"])
+def test_seeds_and_requests_have_exact_limits(name):
+    for value in (-(2**63), 2**64 - 1):
+        assert getattr(ScheduleParams(**{name: value}), name) == value
+    for value in (-(2**63) - 1, 2**64):
+        with pytest.raises(ValueError, match=f"{name} is"):
+            ScheduleParams(**{name: value})
 
 
 def test_streams_of_neighbouring_requests_and_seeds_are_unrelated():

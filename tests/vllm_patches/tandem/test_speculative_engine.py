@@ -96,6 +96,12 @@ def test_sampled_token_for_token_and_the_same_in_other_company(engine, jobs, ref
     assert len({tuple(one.token_ids) for one in unseeded}) == 4, "equal requests without a seed differ"
 
 
+def test_top_k_where_the_senior_has_nothing_to_check(engine, jobs):
+    alone = dataclasses.replace(jobs[0], num_tokens=8, tandem=dict(selection_strategy="junior", request=1))
+    (written,) = engine.run([alone], seed=1, temperature=1.0, top_k=20)
+    assert written.mask == [0] * 8
+
+
 def test_a_second_turn_reads_the_blocks_the_first_turn_wrote(engine, jobs, expected, reference):
     turns = [
         dataclasses.replace(job, prompt=job.prompt + one.token_ids + [9, 3, 30], num_tokens=25, tandem=dict(request=i))

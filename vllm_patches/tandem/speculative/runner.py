@@ -13,8 +13,8 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, check_models, request_settings
-from vllm_patches.tandem.engine_checks import TandemRefusedError
+from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
+from vllm_patches.tandem.engine_checks import TandemRefusedError, mode_and_reason
 from vllm_patches.tandem.junior import memory_of
 from vllm_patches.tandem.request_states import RequestStates
 from vllm_patches.tandem.schedule import JUNIOR, stream_key
@@ -54,9 +54,9 @@ class SpeculativeRunnerMixin:
         self._senior_logits = senior.compute_logits
         senior.compute_logits = self._logits_of_whoever_samples
         logger.info(
-            "Tandem decoding: junior %s, mode speculative (%s), up to %d drafts, %d word and %d sentence boundary ids",
+            "Tandem decoding: junior %s, mode %s, up to %d drafts, %d word and %d sentence boundary ids",
             self.tandem_config.junior_model,
-            self.vllm_config.additional_config.get(REASON_KEY, "as configured"),
+            mode_and_reason(self.tandem_config, self.vllm_config)[1],
             self.num_spec_tokens,
             len(boundaries.word),
             len(boundaries.sentence),
@@ -187,6 +187,8 @@ class SpeculativeRunnerMixin:
         """
         metadata = self.input_batch.sampling_metadata
         logits = logits.float().clone()
+        if not len(requests):  # all turns are the junior's, and vLLM's top-k takes no empty batch
+            return requests, logits
         if self._least_pairs is not None:
             self._exclude_stops(logits, requests, written)
         greedy = None if metadata.all_random else logits.argmax(dim=-1)
