@@ -1,4 +1,4 @@
-"""The rows of a step in verl's data plane (TransferQueue): the only module that speaks to it.
+"""Read and write the rows of a step in verl's data plane (TransferQueue); no other module calls it.
 
 A row is one response. Its key is `{uid}_{session}_{index}`: the prompt in this step, the response to it, and the part
 of a response that verl cut in several. A batch (`KVBatchMeta`) holds keys and tags; the fields stay in the queue until
@@ -13,9 +13,10 @@ from tensordict import NonTensorData, TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 
+from recipes.common.groups import session_of, uid_of
 from recipes.common.ragged import jagged, on_last_token
 
-__all__ = ["TRAIN", "KVBatchMeta"]
+__all__ = ["TRAIN", "KVBatchMeta", "session_of", "uid_of"]
 
 TRAIN = "train"
 """The partition of the rows that a step trains on."""
@@ -23,7 +24,7 @@ REWARDS = "rm_scores"
 
 
 def read(batch: KVBatchMeta, *fields: str, keys: Sequence[str] | None = None) -> dict[str, list[Any]]:
-    """Fields of a batch, row by row.
+    """Read fields of a batch, row by row.
 
     Args:
         fields: names; one that no row has is left out of the result. None reads all.
@@ -70,7 +71,7 @@ def clear(partition: str, keys: Iterable[str]) -> None:
 
 
 def select(batch: KVBatchMeta, keep: Collection[str] | Callable[[str], bool]) -> KVBatchMeta:
-    """The part of a batch whose keys are named or pass a test, in the batch's order; nothing leaves the data plane."""
+    """Select rows by key, or by a test of the key, in the batch's order; nothing leaves the data plane."""
     passes = keep if callable(keep) else set(keep).__contains__
     chosen = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if passes(key)]
     return KVBatchMeta(
@@ -82,24 +83,13 @@ def select(batch: KVBatchMeta, keep: Collection[str] | Callable[[str], bool]) ->
 
 
 def join(batches: Sequence[KVBatchMeta]) -> KVBatchMeta:
-    """Batches of one partition as one, with the first one's extra information."""
+    """Join batches of one partition, with the first one's extra information."""
     return KVBatchMeta(
         partition_id=batches[0].partition_id,
         keys=[key for batch in batches for key in batch.keys],
         tags=[tag for batch in batches for tag in batch.tags],
         extra_info=dict(batches[0].extra_info or {}),
     )
-
-
-def uid_of(key: str) -> str:
-    """The prompt of a row."""
-    return key.rsplit("_", 2)[0]
-
-
-def session_of(key: str) -> tuple[int, int]:
-    """Session and index of a row; sessions finish in any order, and this one puts them in theirs."""
-    _, session, index = key.rsplit("_", 2)
-    return int(session), int(index)
 
 
 def is_padding(tag: Mapping[str, Any]) -> bool:

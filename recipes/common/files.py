@@ -1,4 +1,4 @@
-"""Write files so that a reader, or a crash, meets the old content or the whole new one.
+"""Write files atomically: a reader, or a crash, finds the old content or the whole new one.
 
 Pure, and below every room that writes files: `recipes.lifecycle`, `recipes.launch`, `recipes.evaluation`, every recipe.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A path beside `path` to write to; when the block ends without an exception, it takes the place of `path`.
+    """Yield a path beside `path` to write to, which replaces `path` when the block ends without an exception.
 
     Missing parent folders are made. After an exception nothing is left behind and `path` is as it was.
     """
@@ -68,7 +68,7 @@ def write_parquet(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON that is always valid UTF-8: readable, or escaped where a lone surrogate of a byte-level tokenizer stands.
+    """Serialise to JSON that is always valid UTF-8; a lone surrogate of a byte-level tokenizer is escaped.
 
     Raises:
         ValueError: a NaN or an infinity.
@@ -82,7 +82,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the new name to disk; some network file systems cannot, and the content is there already."""
+    """Flush the new name to disk; some network file systems cannot, and the content is already there."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

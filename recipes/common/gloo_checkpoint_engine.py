@@ -1,4 +1,4 @@
-"""verl's checkpoint engine over gloo: weights travel from the training workers to separate rollout workers on a CPU.
+"""verl's checkpoint engine over gloo: sends weights from the training workers to separate rollout workers on a CPU.
 
 verl's own backends each need an accelerator's libraries (cupy, nixl, mooncake, ...); this one needs torch alone.
 ``actor_rollout_ref.rollout.checkpoint_engine`` chooses it: ``backend=gloo`` and
@@ -49,7 +49,7 @@ class GlooCheckpointEngine(CheckpointEngine):
         self.rank: int | None = None
 
     def prepare(self) -> tuple[str, int] | None:
-        """Host and port at which the group meets, from actor rank 0."""
+        """Open the store on actor rank 0 and return its host and port."""
         if not self.is_master:
             return None
         host = ray.util.get_node_ip_address().strip("[]")
@@ -60,7 +60,7 @@ class GlooCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[tuple[str, int] | None]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Actor rank 0 is rank 0 of the group, the rollout workers follow, other actor ranks stay outside (-1)."""
+        """Number actor rank 0 as 0 and the rollout workers after it; other actor ranks stay outside (-1)."""
         world_size = 1 + rollout_world_size
 
         def arguments(ranks: list[int]) -> dict[str, list[Any]]:
@@ -91,7 +91,7 @@ class GlooCheckpointEngine(CheckpointEngine):
 
     @torch.no_grad()
     async def send_weights(self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
-        """Send named weights; the end is told with an empty bucket."""
+        """Send named weights, then an empty bucket, which marks the end."""
         if self.rank < 0:
             async for _ in ensure_async_iterator(weights):
                 pass  # each weight is gathered from all actor ranks
@@ -126,7 +126,7 @@ class GlooCheckpointEngine(CheckpointEngine):
             if used == 0:
                 return
             description = await self._broadcast(torch.empty(described, dtype=torch.uint8))
-            # A bucket of its own each time: whoever still holds a weight of the last one keeps it unchanged.
+            # A new bucket each time, since weights of the last one may still be in use.
             bucket = await self._broadcast(torch.empty(used, dtype=torch.uint8))
             for piece in pickle.loads(description.numpy().tobytes()):
                 yield piece, bucket[piece.offset : piece.offset + piece.chunk_size]
@@ -139,13 +139,13 @@ class GlooCheckpointEngine(CheckpointEngine):
             await self._broadcast(bucket)
 
     async def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of rank 0, written into the others'; waits beside the event loop, which serves the engine."""
+        """Broadcast rank 0's tensor in a thread, so that the event loop goes on serving the engine."""
         try:
             await asyncio.to_thread(lambda: self.group.broadcast(tensor, 0).wait())
         except RuntimeError as error:
             raise WeightTransferError(
                 f"rank {self.rank} of {self.group.size()} lost the other workers of a weight update, of which one has "
-                f"died or stalled (its own error stands above): {_first_line(error)}"
+                f"exited unexpectedly or stalled (its own error is above): {_first_line(error)}"
             ) from error
         return tensor
 

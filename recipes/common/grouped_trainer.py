@@ -46,13 +46,12 @@ class GroupedTrainer(PPOTrainerSync):
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Apply the hook and the budget; the returned batch holds the responses that train.
+        """Apply the hook and the failure budget; return the responses to train on.
 
         Raises:
             reward_fns.errors.BudgetSpent: with the counts by reason; the run ends with it.
         """
         groups = self.read_groups(batch)
-        judged = {sample.key: sample.result for group in groups for sample in group.samples}
         if self.group_hook is not None:
             metrics.update(self.group_hook(groups) or {})
         n = self.config.actor_rollout_ref.rollout.n
@@ -64,20 +63,14 @@ class GroupedTrainer(PPOTrainerSync):
             grouped=n > 1,
         )
         metrics.update(settlement.metrics)
-        written = {
-            sample.key: settlement.rewards[sample.key]
-            for group in groups
-            for sample in group.samples
-            if sample.key in settlement.rewards and sample.result is not judged[sample.key]
-        }
-        data_plane.write_rewards(batch, written)
+        data_plane.write_rewards(batch, settlement.changed)
         if not settlement.dropped:
             return batch
         data_plane.clear(batch.partition_id, settlement.dropped)
         return data_plane.select(batch, settlement.rewards)
 
     def read_groups(self, batch: KVBatchMeta) -> list[Group]:
-        """The batch as groups of decoded responses with their verdicts; a reward without one counts as a Score."""
+        """Read the batch as groups of decoded responses with their verdicts; a reward without one counts as a Score."""
         columns = data_plane.read(batch, *FIELDS)
         responses, rewards = columns.pop("responses"), columns.pop("rm_scores")
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in responses], skip_special_tokens=True)
@@ -88,9 +81,6 @@ class GroupedTrainer(PPOTrainerSync):
             verdict = _verdict(info, float(rewards[position].sum()))
             samples.append(Sample(key, texts[position], verdict, len(responses[position]), fields))
         return group_by_prompt(samples)
-
-    def _write_rewards(self, batch: KVBatchMeta, rewards: dict[str, float]) -> None:
-        data_plane.write_rewards(batch, rewards)
 
 
 def _verdict(info: dict, score: float) -> Result:

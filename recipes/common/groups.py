@@ -1,4 +1,4 @@
-"""The responses of a step, prompt by prompt, and which of them are left to train on."""
+"""Group the responses of a step by prompt, and decide which of them train."""
 
 import dataclasses
 from collections import Counter
@@ -19,6 +19,7 @@ class Sample:
             take the response out of baseline, mean and loss.
         length: response tokens.
         fields: the dataset's columns of the prompt: ``data_source``, ``reward_model``, ``extra_info``, ``raw_prompt``.
+        judged: the reward manager's verdict, whatever a hook makes of ``result``.
     """
 
     key: str
@@ -26,6 +27,10 @@ class Sample:
     result: Result
     length: int
     fields: Mapping[str, Any]
+    judged: Result = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.judged = self.result
 
 
 @dataclasses.dataclass
@@ -48,29 +53,38 @@ GroupHook = Callable[[Sequence[Group]], Mapping[str, float] | None]
 
 @dataclasses.dataclass(frozen=True)
 class Settlement:
-    """What is left of a step: keys to keep and to drop, rewards to write, metrics."""
+    """What is left of a step: keys to keep and to drop, rewards of the kept ones and those a hook changed, metrics."""
 
     kept: list[str]
     dropped: list[str]
     rewards: dict[str, float]
+    changed: dict[str, float]
     metrics: dict[str, float]
 
 
 def group_by_prompt(samples: Sequence[Sample]) -> list[Group]:
-    """Groups in the order of their first sample; samples of a group ordered by session and index."""
+    """Group samples by prompt, in the order of first samples; a group's are ordered by session and index."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault(sample.key.rsplit("_", 2)[0], []).append(sample)
-    return [
-        Group(uid, sorted(members, key=lambda sample: tuple(map(int, sample.key.rsplit("_", 2)[1:]))))
-        for uid, members in groups.items()
-    ]
+        groups.setdefault(uid_of(sample.key), []).append(sample)
+    return [Group(uid, sorted(rows, key=lambda sample: session_of(sample.key))) for uid, rows in groups.items()]
+
+
+def uid_of(key: str) -> str:
+    """Return the uid of the prompt from a row's key."""
+    return key.rsplit("_", 2)[0]
+
+
+def session_of(key: str) -> tuple[int, int]:
+    """Return session and index from a row's key; sessions finish in any order."""
+    _, session, index = key.rsplit("_", 2)
+    return int(session), int(index)
 
 
 def settle(
     groups: Sequence[Group], budget: FailureBudget, *, expected: int, min_group: int, grouped: bool = True
 ) -> Settlement:
-    """Decide which responses train, after the hook has had its say.
+    """Decide which responses train, after the hook.
 
     A response without a Score leaves. A group that lost members, to skips or to sessions that never came back, and has
     fewer than ``min_group`` left, leaves whole when ``grouped``: what a group-relative estimator makes of a single
@@ -86,7 +100,7 @@ def settle(
     results = [sample.result for group in groups for sample in group.samples]
     missing = [Skip("session_failed")] * max(0, expected - len(results))
     budget.require([*results, *missing])
-    kept, dropped, rewards, causes = [], [], {}, Counter()
+    kept, dropped, rewards, changed, causes = [], [], {}, {}, Counter()
     for group in groups:
         scored = [sample for sample in group.samples if isinstance(sample.result, Score)]
         small = grouped and len(scored) < min_group
@@ -97,6 +111,8 @@ def settle(
             if sample in scored:
                 kept.append(sample.key)
                 rewards[sample.key] = sample.result.value
+                if sample.result is not sample.judged:
+                    changed[sample.key] = sample.result.value
             else:
                 dropped.append(sample.key)
     if not kept:
@@ -107,4 +123,4 @@ def settle(
     metrics["groups/dropped_too_small"] = float(causes["too_small"])
     metrics["groups/dropped_by_hook"] = float(causes["hook"])
     metrics["groups/rows_trained"] = float(len(kept))
-    return Settlement(kept, dropped, rewards, metrics)
+    return Settlement(kept, dropped, rewards, changed, metrics)

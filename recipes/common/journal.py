@@ -77,7 +77,7 @@ class Journal:
         self.close()
 
     def records(self) -> Iterator[Record]:
-        """What is written, in order, read from the file."""
+        """Read the records from the file, in order."""
         return read_records([self.path], key=self._key, skip_corrupt=self._skip_corrupt)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -102,20 +102,6 @@ class Journal:
         self._write("".join(json_text(dict(record)) + "\n" for record in records).encode())
         self._keys |= keys
         self._count += len(records)
-
-    def keep_first(self, count: int) -> None:
-        """Cut the file back to its settings and its first `count` records."""
-        end, seen = 0, 0
-        with self.path.open("rb") as file:
-            for line in file:
-                entry, problem = _parse(line, self._key)
-                is_record = not problem and not _is_header(entry)
-                if is_record and seen == count:
-                    break
-                seen += is_record
-                end += len(line)
-        os.ftruncate(self._fd, end)
-        self._take_stock()
 
     def close(self) -> None:
         """Bring the file to disk and release it."""
@@ -226,7 +212,7 @@ def read_records(
 
 
 def _parse(line: bytes, key: str | None) -> tuple[Record, str]:
-    """A line's record and an empty text, or what is wrong with the line."""
+    """Return a line's record and an empty text, or what is wrong with the line."""
     try:
         record = json.loads(line)
     except ValueError as error:

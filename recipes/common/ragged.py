@@ -7,22 +7,22 @@ from torch import Tensor
 
 
 def jagged(rows: Sequence[Tensor]) -> Tensor:
-    """Rows as one jagged nested tensor, as verl's data plane holds them."""
+    """Join rows into one jagged nested tensor, as verl's data plane holds them."""
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
 def padded(rows: Sequence[Tensor], value: float = 0.0) -> Tensor:
-    """Rows as a `(B, T)` table, filled up on the right."""
+    """Pad rows on the right to a `(B, T)` table."""
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
 
 
 def unpadded(table: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """The rows of a `(B, T)` table that is padded on the right, each cut to its length."""
+    """Cut the rows of a right-padded `(B, T)` table to their lengths."""
     return [row[:length] for row, length in zip(table, lengths, strict=True)]
 
 
 def on_last_token(rewards: Sequence[float], lengths: Sequence[int]) -> list[Tensor]:
-    """A row of token rewards for each response: its reward on the last token, 0 elsewhere.
+    """Place each response's reward on its last token, 0 elsewhere.
 
     Raises:
         ValueError: an empty response, which has no token to carry a reward.

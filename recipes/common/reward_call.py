@@ -3,8 +3,9 @@
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from recipes.common import confinement
 from reward_fns.result import Skip, normalise, to_verl
 
 PACKAGE_PREFIX = "pkg://"
@@ -29,9 +30,21 @@ def load_function(path: str, name: str) -> Callable:
     return getattr(module, name)
 
 
-def call(path: str, name: str, arguments: Mapping) -> dict[str, float | str]:
-    """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception."""
+@functools.cache
+def _confined(allow: tuple[str, ...]) -> None:
+    """Once in each worker, before anything of the user's is imported."""
+    confinement.confine(allow)
+
+
+def call(path: str, name: str, arguments: Mapping, allow: Sequence[str] | None = None) -> dict[str, float | str]:
+    """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception.
+
+    Args:
+        allow: permissions of a function of the user's (`recipes.common.confinement`), None for one of ours.
+    """
     try:
+        if allow is not None:
+            _confined(tuple(allow))
         return to_verl(normalise(load_function(path, name)(**arguments)))
     except MemoryError:
         # The pool tells this limit, which the response ran into, from what the function raised by itself.
@@ -43,4 +56,16 @@ def call(path: str, name: str, arguments: Mapping) -> dict[str, float | str]:
 def raised(error: BaseException) -> Skip:
     """A reward function that raises judged nothing: a Skip with the exception's name, its message after a colon."""
     text = " ".join(str(error).split())
+    if _refused(error):
+        text += "; what a reward function may do beside reading stands in algorithm.reward_faults.allow"
     return Skip(f"raised_{type(error).__name__}: {text}")
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether a permission was missing, whatever a library made of it."""
+    seen = 0
+    while error is not None and seen < 10:
+        if isinstance(error, PermissionError):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False

@@ -1,4 +1,4 @@
-"""The reward manager ``score_skip_fail``: carries Score, Skip and Fail through verl's reward loop, whatever happened.
+"""The reward manager ``score_skip_fail``: carries Score, Skip and Fail through verl's reward loop.
 
 verl's own managers let an exception end the session, so that a group silently shrinks, and have no limit in time. Here
 a call runs under limits, and what it did reaches the trainer under one fixed set of keys (``reward_fns.result``).
@@ -6,17 +6,20 @@ a call runs under limits, and what it did reaches the trainer under one fixed se
 
 import asyncio
 import inspect
+import logging
 
 from omegaconf import OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.utils.reward_score import default_compute_score
 
-from recipes.common import reward_call
+from recipes.common import confinement, reward_call
 from recipes.common.reward_faults import BLOCK, RewardFaults
 from recipes.common.settings import read
 from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import Result, Score, Skip, from_verl, normalise, to_verl
+
+logger = logging.getLogger(__name__)
 
 OWN_FUNCTIONS = ("pkg://reward_fns.", "pkg://reward_fns/", "pkg://recipes.common.")
 RESPONSE_FAULTS = {Kind.TIME_OUT: "time_out", Kind.MEMORY: "memory", Kind.CRASH: "crash"}
@@ -34,6 +37,8 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
         self.reward_router_address = reward_router_address
         self.reward_model_tokenizer = reward_model_tokenizer
         self.faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
+        if self._isolated() and not self.path.startswith(OWN_FUNCTIONS) and (reason := confinement.why_not()):
+            logger.warning("%s runs in a process of its own, but with network and files: %s", self.path, reason)
 
     async def run_single(self, data: DataProto) -> dict:
         arguments = await self._arguments(data[-1:][0])
@@ -94,7 +99,12 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
         pool = shared_pool(self.faults.workers, self.faults.memory_limit)
         merged = {**arguments, **self.keyword_arguments}
         outcome = await pool.arun(
-            "recipes.common.reward_call:call", self.path, self.name, merged, time_limit=self.faults.time_limit
+            "recipes.common.reward_call:call",
+            self.path,
+            self.name,
+            merged,
+            None if self.path.startswith(OWN_FUNCTIONS) else self.faults.allow,
+            time_limit=self.faults.time_limit,
         )
         return result_of(outcome)
 

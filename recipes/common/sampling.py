@@ -75,7 +75,7 @@ OnDone = Callable[[Request, "Answer | EndpointError"], None]
 
 
 class Engine(Protocol):
-    """What writes completions."""
+    """Samples completions."""
 
     def generate(self, requests: Iterable[Request], sampling: Sampling, on_done: OnDone) -> None:
         """Answer every request, in any order.
@@ -85,9 +85,12 @@ class Engine(Protocol):
             EndpointError: the endpoint refuses every request.
         """
 
+    def prefix_cache_hit_rate(self) -> float | None:
+        """Share of prompt tokens found in the prefix cache, None where the engine has no statistics."""
+
 
 def request_seed(run_seed: int, key: str) -> int:
-    """A seed below 2^31, a pure function of the run's seed and the request's key."""
+    """Derive a seed below 2^31 from the run's seed and the request's key."""
     return int.from_bytes(hashlib.sha256(f"{run_seed}/{key}".encode()).digest()[:4], "big") >> 1
 
 
@@ -125,7 +128,7 @@ class EndpointEngine:
         self.run(generate)
 
     def run(self, work: Callable[[Endpoint], Awaitable[Any]]) -> Any:
-        """What `work` returns, given a connection that is closed afterwards."""
+        """Run `work` with a connection that is closed afterwards."""
 
         async def with_endpoint() -> Any:
             async with Endpoint(self.settings) as endpoint:
@@ -134,7 +137,7 @@ class EndpointEngine:
         return asyncio.run(with_endpoint())
 
     async def ask(self, endpoint: Endpoint, request: Request, sampling: Sampling) -> Answer:
-        """Completions of one request, with token ids where a vLLM server is asked by token ids.
+        """Ask for the completions of one request; a vLLM server that is asked by token ids returns token ids.
 
         Raises:
             EndpointError: no usable answer.
@@ -160,11 +163,11 @@ class EndpointEngine:
 
     @property
     def model_length(self) -> int:
-        """Tokens of the context window, as vLLM's server tells them.
+        """Tokens of the context window, as vLLM's server gives them.
 
         Raises:
             EndpointError: no usable answer.
-            EnvironmentProblem: the endpoint does not serve the model, or does not tell.
+            EnvironmentProblem: the endpoint does not serve the model, or does not give the length.
         """
         served = self.run(lambda endpoint: endpoint.served_models())
         if self.settings.model not in served:
@@ -172,13 +175,11 @@ class EndpointEngine:
                 f"{self.settings.url} serves {', '.join(sorted(served))}, not {self.settings.model}"
             )
         if served[self.settings.model] is None:
-            raise EnvironmentProblem(
-                f"{self.settings.url} does not tell how long its context is, as vLLM's server does"
-            )
+            raise EnvironmentProblem(f"{self.settings.url} does not give its context length, as vLLM's server does")
         return served[self.settings.model]
 
     def prefix_cache_hit_rate(self) -> float | None:
-        """Share of prompt tokens found in vLLM's prefix cache since the server started, None where it does not say."""
+        """Share of prompt tokens found in vLLM's prefix cache since the server started, None without statistics."""
         try:
             text = self.run(lambda endpoint: endpoint.get_text("/metrics"))
         except EndpointError:
@@ -204,7 +205,7 @@ async def in_parallel(items: Iterator[Any], count: int, work: Callable[[Any], Aw
 
 
 def hit_rate(metrics: Iterable[tuple[str, float]]) -> float | None:
-    """Share of queries that hit vLLM's prefix cache, from its counters; None when there was no query."""
+    """Compute the share of queries that hit vLLM's prefix cache from its counters; None without queries."""
     totals = {"vllm:prefix_cache_queries": 0.0, "vllm:prefix_cache_hits": 0.0}
     for name, value in metrics:
         if name in totals:

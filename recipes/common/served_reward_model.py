@@ -1,4 +1,4 @@
-"""The score of a reward model that verl serves (``reward.reward_model.enable=true``), with bounded retries.
+"""Score responses with a reward model that verl serves (``reward.reward_model.enable=true``), with bounded retries.
 
 verl's own path asks for ever growing times and then loses the response. Set as the reward function
 (``reward.custom_reward_function.path=pkg://recipes.common.served_reward_model``), this one gives up in time and skips
@@ -26,7 +26,7 @@ async def compute_score(
     timeout: float = 60.0,
     attempts: int = 4,
 ) -> Result:
-    """The raw score (before any activation) that a sequence classifier gives to prompt and response.
+    """Score prompt and response with a served sequence classifier: its raw score, before any activation.
 
     Args:
         data_source, ground_truth: not used.
@@ -56,13 +56,13 @@ async def compute_score(
 
 
 def rendered(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> str:
-    """The conversation as the reward model reads it; its engine adds the begin token itself."""
+    """Render the conversation for the reward model; its engine adds the begin token itself."""
     text = tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False)
     return text.removeprefix(tokenizer.bos_token) if tokenizer.bos_token else text
 
 
 def read_score(reply: Any) -> float:
-    """The one finite score in a reply of `/classify`.
+    """Read the one finite score in a reply of `/classify`.
 
     Raises:
         ValueError, LookupError, TypeError: the reply holds something else.

@@ -1,4 +1,4 @@
-"""Read a block of a run's config into a frozen dataclass, or say in one sentence what is wrong with it.
+"""Read a block of a run's config into a frozen dataclass, or refuse it in one sentence.
 
 The dataclass is the whole description: field names are the keys, annotations the types and ranges, `__post_init__` the
 rules between fields. pydantic checks the types, strictly: `true` is no number and `"5"` no integer; an integer is a
@@ -77,7 +77,7 @@ def _adapter(cls: type) -> TypeAdapter:
 
 
 def _refuse_unknown(cls: type, block: Mapping[str, Any], name: str) -> None:
-    """Every level of the block, before the values: a mistyped key is the likelier cause of what is missing."""
+    """Refuse unknown keys at every level before reading values: a mistyped key often explains a missing one."""
     known = [entry.name for entry in fields(cls)]
     for key in block:
         if key not in known:

@@ -1,4 +1,4 @@
-"""What a config must say for rollouts on devices of their own (``actor_rollout_ref.hybrid_engine=false``)."""
+"""Check the settings of rollouts on devices of their own (``actor_rollout_ref.hybrid_engine=false``)."""
 
 from omegaconf import DictConfig
 

@@ -41,7 +41,7 @@ class SplitRollout:
         )
 
     def on_sample_end(self) -> None:
-        """Nobody needs the engines' memory between rollouts, and not every engine on its own devices may sleep."""
+        """Leave engines with devices of their own awake; they need not free memory, and not every one can sleep."""
         if self._enable_hybrid_replicas:
             super().on_sample_end()
         elif self.curr_step_profile:

@@ -1,4 +1,4 @@
-"""vLLM in this process: requests taken from an iterator, completions handed over as soon as they are finished."""
+"""Sample with vLLM in this process: requests come from an iterator, completions are handed over as they finish."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -69,11 +69,11 @@ class VllmEngine:
                 engine.abort_request(list(under_way))
 
     def extra_arguments(self, request: Request) -> dict[str, Any] | None:
-        """What an engine of another kind has to know of a request."""
+        """Further arguments of a request, for engines that derive from this one."""
         return None
 
     def answer(self, output: Any) -> Answer:
-        """The completions in one of vLLM's outputs."""
+        """Read the completions in one of vLLM's outputs."""
         found = sorted(output.outputs, key=lambda completion: completion.index)
         return Answer(
             [
@@ -121,7 +121,7 @@ class VllmEngine:
 
 
 class Gathered:
-    """A blocking engine for the tasks of an event loop: requests that wait together are answered together.
+    """Let the tasks of an event loop share a blocking engine; requests that wait together form one batch.
 
     Args:
         engine: such as :class:`VllmEngine`; used from one thread at a time.
@@ -134,7 +134,7 @@ class Gathered:
         self._worker: asyncio.Task | None = None
 
     async def ask(self, request: Request) -> Answer:
-        """The completions of one request.
+        """Sample the completions of one request.
 
         Raises:
             Exception: what the engine raised; every request that it was answering gets it.
@@ -153,7 +153,7 @@ class Gathered:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
-            # Tasks that are about to ask get a place in this batch.
+            # Tasks that are about to ask join this batch.
             await asyncio.sleep(0)
             batch, self._waiting = self._waiting, []
             futures = {id(request): future for request, future in batch}
@@ -165,7 +165,7 @@ class Gathered:
                 requests = [request for request, _ in batch]
                 await asyncio.to_thread(self._engine.generate, requests, self._sampling, on_done)
             except Exception as error:
-                # Handed to whoever waits; the next batch may be one that the engine takes.
+                # Raised in every task that waits for this batch; the next batch may succeed.
                 for _, future in batch:
                     _settle(future, error)
 

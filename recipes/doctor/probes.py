@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from recipes.upstream import compat, startup_errors
+from vllm_patches.upstream import State
 
 PLUGIN_MODULE = "recipes.plugin"
 
@@ -55,10 +56,7 @@ def probe_verl() -> dict:
     importlib.import_module("verl")
     report = {"loaded": PLUGIN_MODULE in sys.modules, "reason": "", "startup_errors": [], "rows": []}
     # The ledger comes first: the registry check may import our adapters, which must not colour it.
-    report["ledger"] = [
-        {"symbol": state.row.symbol, "used_by": state.row.used_by, "ok": state.ok, "detail": state.detail}
-        for state in compat.audit()
-    ]
+    report["ledger"] = [_ledger_row(state) for state in compat.audit()]
     try:
         plugin = importlib.import_module(PLUGIN_MODULE)
     # verl swallowed it, whatever it is; the report carries it.
@@ -87,7 +85,11 @@ def probe_vllm() -> dict:
     """Import vLLM and compare its symbols with our ledger of it."""
     from vllm_patches import guard
 
-    return {"problem": guard.version_problem(), "ledger": guard.ledger()}
+    return {"problem": guard.version_problem(), "ledger": [_ledger_row(state) for state in guard.audit()]}
+
+
+def _ledger_row(state: State) -> dict:
+    return {"symbol": state.symbol, "used_by": state.used_by, "ok": state.ok, "detail": state.detail}
 
 
 def probe_torch() -> dict:

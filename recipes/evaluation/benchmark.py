@@ -17,6 +17,10 @@ from recipes.evaluation.mmlu_pro import format_question
 from recipes.evaluation.problem import PROMPT_FIELDS, Problem
 from recipes.evaluation.sources import Rows, fetch, file_checksum, has_public_source, read_rows
 
+GRADED_ELSEWHERE = {
+    "ifeval": "IFEval is scored by a program for each of its instructions; lm-evaluation-harness has them "
+    "(lm_eval --tasks ifeval)",
+}
 _QUESTION_NAMES = ("question", "problem", "Problem", "prompt")
 _GOLD_NAMES = ("answer", "Answer", "gold", "ground_truth", "final_answer", "solution", "label")
 
@@ -66,6 +70,8 @@ def describe(name: str) -> dict[str, Any]:
     """
     path = files("recipes.evaluation").joinpath("config", "benchmark", f"{name}.yaml")
     if not path.is_file():
+        if name in GRADED_ELSEWHERE:
+            raise ConfigError(f"{name} is not graded here: {GRADED_ELSEWHERE[name]}")
         raise ConfigError(
             f"no benchmark {name!r}; expected a jsonl, json or parquet file, or one of {', '.join(known_benchmarks())}"
         )

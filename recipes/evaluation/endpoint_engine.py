@@ -1,12 +1,16 @@
-"""A model behind an OpenAI-compatible endpoint: vLLM's server, or another."""
+"""A model behind OpenAI-compatible endpoints: vLLM's server, or another."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from recipes.common import sampling as shared
 from recipes.common.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
+from recipes.evaluation.endpoint_pool import Member, spread
 from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import responses_of
 from recipes.evaluation.sampling import OnDone
@@ -15,13 +19,16 @@ from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
 
+# vLLM's server takes what a request leaves open from the model's generation config; vLLM's offline engine does not.
+PLAIN = {"min_p": 0.0, "repetition_penalty": 1.0}
 
-class EndpointEngine(shared.EndpointEngine):
-    """A model behind a URL. The key comes from OPENAI_API_KEY."""
+
+class EndpointEngine:
+    """A model behind one or several URLs. The key comes from OPENAI_API_KEY."""
 
     def __init__(
         self,
-        url: str,
+        urls: Sequence[str],
         model: str,
         *,
         tokenizer: Any = None,
@@ -30,61 +37,86 @@ class EndpointEngine(shared.EndpointEngine):
         max_retries: int = 6,
         extra_body: Mapping[str, Any] | None = None,
     ):
-        """Name the endpoint.
+        """Name the endpoints.
 
         Args:
-            url: with its path, such as http://host:8000/v1.
-            model: name under which the endpoint serves the model.
+            urls: each with its path, such as http://host:8000/v1.
+            model: name under which the endpoints serve the model.
             tokenizer: the model's, for prompts as token ids.
-            concurrency: most problems in flight.
+            concurrency: most problems in flight at each endpoint.
             timeout: seconds for one request.
             max_retries: of a request that times out or meets a server error, with growing pauses.
             extra_body: further keys of every request.
         """
-        settings = EndpointSettings(url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency)
-        super().__init__(settings, extra_body=extra_body)
+        self._endpoints = [
+            EndpointSettings(url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency)
+            for url in urls
+        ]
+        self._extra_body = dict(extra_body or {})
         self.tokenizer = tokenizer
 
     def write(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
         """Write n responses to every request; problems that finish before a fault are handed over.
 
         Raises:
-            EnvironmentProblem: the endpoint does not answer, or refuses a request.
+            EnvironmentProblem: no endpoint is left that answers, or one finds fault with a request.
         """
-
-        def keep(request: Request, found: Answer | EndpointError) -> None:
-            if isinstance(found, EndpointError):
-                raise found
-            on_done(request.key, responses_of(request.key, found))
-
-        _explained(lambda: self.generate(requests, sampling, keep))
+        self._spread(
+            requests, sampling, lambda request, answer: on_done(request.key, responses_of(request.key, answer))
+        )
 
     @property
     def model_length(self) -> int:
-        """Tokens of the context window, as vLLM's server states them.
+        """Tokens of the context window, as vLLM's server states them; the smallest of several.
 
         Raises:
-            EnvironmentProblem: the endpoint does not answer, does not serve the model, or does not state it.
+            EnvironmentProblem: an endpoint does not answer, does not serve the model, or does not state it.
         """
-        return _explained(lambda: super(EndpointEngine, self).model_length)
+        return _explained(lambda: min(shared.EndpointEngine(one).model_length for one in self._endpoints))
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends, as `VllmEngine` has it.
 
         Raises:
-            EnvironmentProblem: the endpoint does not answer, or is no vLLM server, which alone takes token ids.
+            EnvironmentProblem: no endpoint answers, or one is no vLLM server, which alone takes token ids.
         """
-        chosen = part_sampling(sampling, separator)
+        answers: dict[str, Answer] = {}
+        requests = requests_of(turns)
+        self._spread(
+            requests,
+            part_sampling(sampling, separator),
+            lambda request, answer: answers.__setitem__(request.key, answer),
+        )
+        if any(answer.completions[0].token_ids is None for answer in answers.values()):
+            urls = ", ".join(one.url for one in self._endpoints)
+            raise EnvironmentProblem(f"{urls} answers without token ids, which vLLM's server gives; no handoff")
+        return [part_of(answers[request.key], separator) for request in requests]
 
-        async def ask(endpoint: Endpoint) -> list[Answer]:
-            return await asyncio.gather(*(self.ask(endpoint, request, chosen) for request in requests_of(turns)))
+    def _spread(
+        self, requests: Sequence[Request], sampling: Sampling, on_done: Callable[[Request, Answer], None]
+    ) -> None:
+        plain = {} if self.tokenizer is None else PLAIN | {"top_k": sampling.top_k}
 
-        answers = _explained(lambda: self.run(ask))
-        if any(answer.completions[0].token_ids is None for answer in answers):
-            raise EnvironmentProblem(
-                f"{self.settings.url} answers without token ids, which vLLM's server gives; no handoff"
-            )
-        return [part_of(answer, separator) for answer in answers]
+        async def work() -> None:
+            async with AsyncExitStack() as stack:
+                members = []
+                for settings in self._endpoints:
+                    engine = shared.EndpointEngine(settings, extra_body=plain | self._extra_body)
+                    endpoint = await stack.enter_async_context(Endpoint(settings))
+                    members.append(
+                        Member(settings.url, partial(_ask, engine, endpoint, sampling), settings.concurrency)
+                    )
+                await spread(requests, members, on_done, warn)
+
+        def warn(member: Member) -> None:
+            print(f"{member.fault}: left out, its problems go to the other endpoints", file=sys.stderr)
+            self._endpoints = [one for one in self._endpoints if one.url != member.name]
+
+        _explained(lambda: asyncio.run(work()))
+
+
+async def _ask(engine: shared.EndpointEngine, endpoint: Endpoint, sampling: Sampling, request: Request) -> Answer:
+    return await engine.ask(endpoint, request, sampling)
 
 
 def _explained(work: Callable[[], Any]) -> Any:

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from recipes.common.sampling import Request, Sampling
@@ -36,7 +37,7 @@ def legibility_of(
     Raises:
         LaunchError: no such partner.
     """
-    partner = VllmEngine(model_folder(settings.legibility["partner"], settings.output_dir / "merged"), settings.engine)
+    partner = VllmEngine(model_folder(settings.legibility, settings.output_dir / "merged"), settings.engine)
     by_name = {benchmark.name: benchmark for benchmark in benchmarks}
     found = {}
     for (model, name), samples in texts.items():
@@ -66,6 +67,13 @@ def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str
     return text[: min(ends)] if ends else text
 
 
+def _source(spec: ModelSpec, merged: Path) -> str:
+    """What a model's responses are stored under; several endpoints serve one model, whichever of them are up."""
+    if len(spec.endpoints) > 1:
+        return str(spec.served)
+    return spec.endpoints[0] if spec.endpoints else model_folder(str(spec.path), merged)
+
+
 def ignore(problem: str, samples: Sequence[SampledResponse]) -> None:
     """Do nothing when a problem is finished."""
 
@@ -81,11 +89,11 @@ class Generator:
         """
         self._spec, self._settings = spec, settings
         merged = settings.output_dir / "merged"
-        self.source = spec.endpoint or model_folder(str(spec.path), merged)
-        self._partner: ModelSpec | None = settings.handoff["partner"]
+        self.source = _source(spec, merged)
+        self._partner: ModelSpec | None = settings.partner
         self._partner_source = None
         if self._partner is not None:
-            self._partner_source = self._partner.endpoint or model_folder(str(self._partner.path), merged)
+            self._partner_source = _source(self._partner, merged)
         self._engines: dict[str, Any] = {}
         self._generation_config = self._read_generation_config() if settings.sampling["preset"] == "model" else None
 
@@ -100,7 +108,7 @@ class Generator:
     def _read_generation_config(self) -> dict[str, Any]:
         from transformers import GenerationConfig
 
-        folder = self._spec.tokenizer if self._spec.endpoint else self.source
+        folder = self._spec.tokenizer if self._spec.endpoints else self.source
         if folder is None:
             raise ConfigError(
                 f"{self._spec.name}: sampling.preset=model needs tokenizer=, the folder of the endpoint's own"
@@ -145,7 +153,7 @@ class Generator:
 
         try:
             left = [problem for problem in benchmark.problems if problem.id not in store.finished]
-            if left and self._partner_source and settings.handoff["by"] == "separator":
+            if left and self._partner_source and settings.handoff.by == "separator":
                 self._hand_off(benchmark, left, keep)
             elif left:
                 requests = [self._request(benchmark, problem) for problem in left]
@@ -157,7 +165,7 @@ class Generator:
     def _handoff_settings(self) -> dict[str, Any] | None:
         if self._partner_source is None:
             return None
-        chosen = self._settings.handoff
+        chosen = asdict(self._settings.handoff)
         if chosen["by"] == "word":
             return {"partner": self._partner_source} | {key: chosen[key] for key in ("by", *WORD_KEYS)}
         return {
@@ -188,15 +196,17 @@ class Generator:
         return self._engines[role]
 
     def _load(self, spec: ModelSpec, role: str) -> Any:
-        if spec.endpoint is not None:
+        if spec.endpoints:
             tokenizer = None
             if spec.tokenizer:
                 from transformers import AutoTokenizer
 
                 tokenizer = AutoTokenizer.from_pretrained(spec.tokenizer)
-            return EndpointEngine(spec.endpoint, str(spec.served), tokenizer=tokenizer, **self._settings.endpoint)
-        if self._partner_source and self._settings.handoff["by"] == "word":
-            chosen = {key: self._settings.handoff[key] for key in WORD_KEYS}
+            return EndpointEngine(
+                spec.endpoints, str(spec.served), tokenizer=tokenizer, **asdict(self._settings.endpoint)
+            )
+        if self._partner_source and self._settings.handoff.by == "word":
+            chosen = {key: getattr(self._settings.handoff, key) for key in WORD_KEYS}
             kind = partial(TandemEngine, str(self.source), self._partner_source, self._settings.engine, **chosen)
         else:
             source = str(self.source if role == "model" else self._partner_source)
@@ -207,10 +217,10 @@ class Generator:
 
     def engine_options(self, role: str) -> dict[str, Any]:
         """Options of vLLM for the model or its partner: they share the device's memory when both run here."""
-        alone = self._partner is None or self._partner.endpoint or self._spec.endpoint
+        alone = self._partner is None or self._partner.endpoints or self._spec.endpoints
         if alone:
             return dict(self._settings.engine)
-        part = self._settings.handoff["partner_memory"]
+        part = self._settings.handoff.partner_memory
         return memory_part(self._settings.engine, part if role == "partner" else 1 - part)
 
     def _hand_off(self, benchmark: Benchmark, problems: Sequence[Problem], on_done: OnDone) -> None:
@@ -224,15 +234,15 @@ class Generator:
         rows = [(prompt, number) for prompt in prompts for number in range(sampling.n)]
         ended = handoff.alternate(
             [prompt for prompt, _ in rows],
-            lambda author, turns: self._engine(author).write_parts(turns, sampling, settings.handoff["separator"]),
-            ("model", "partner") if settings.handoff["starts"] == "model" else ("partner", "model"),
+            lambda author, turns: self._engine(author).write_parts(turns, sampling, settings.handoff.separator),
+            ("model", "partner") if settings.handoff.starts == "model" else ("partner", "model"),
             [handoff.shared_budget(sampling.max_tokens, window, len(prompt)) for prompt, _ in rows],
             [
                 (problem_seed(settings.sampling["seed"], benchmark.name, problem.id) + 1_000_003 * number) & 0x7FFFFFFF
                 for problem in problems
                 for number in range(sampling.n)
             ],
-            settings.handoff["max_rounds"],
+            settings.handoff.max_rounds,
         )
         responses: dict[int, dict[int, SampledResponse]] = {}
         for row, response in ended:

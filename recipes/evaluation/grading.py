@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from recipes.evaluation import bbeh
 from recipes.evaluation.denominators import UNPARSABLE
 from recipes.evaluation.mmlu_pro import LETTERS, guess_is_right
 from recipes.evaluation.sample_store import SampledResponse
@@ -11,7 +12,7 @@ from reward_fns import math, multiple_choice
 from reward_fns.majority import majority_vote
 from reward_fns.result import Score
 
-Kind = Literal["math", "multiple_choice"]
+Kind = Literal["math", "multiple_choice", "bbeh"]
 _CHUNK = 4096
 
 
@@ -50,7 +51,7 @@ def grade(
         samples: responses by problem.
         golds: gold answer by problem.
         options: for "math" those of `reward_fns.math.MathOptions`, for "multiple_choice" those of
-            `reward_fns.multiple_choice.score`.
+            `reward_fns.multiple_choice.score`; none for "bbeh".
         classes: also find the classes of equal answers, which maj@k needs.
         choices: number of options of each problem. With `guess` in the options, a response without a readable letter is
             right if MMLU-Pro's guess among them hits, and its reason is "guessed".
@@ -58,8 +59,8 @@ def grade(
     Raises:
         ValueError: an unknown kind.
     """
-    if kind not in ("math", "multiple_choice"):
-        raise ValueError(f"found kind {kind!r}; expected math or multiple_choice")
+    if kind not in get_args(Kind):
+        raise ValueError(f"found kind {kind!r}; expected {', '.join(get_args(Kind))}")
     options = dict(options or {})
     guess = bool(options.pop("guess", False)) and choices is not None
     flat = [(problem, sample) for problem, found in samples.items() for sample in found]
@@ -85,11 +86,13 @@ def _guess(options: int, gold: Any) -> bool:
 def _judge(kind: Kind, chunk: Sequence[tuple[str, SampledResponse]], golds: Mapping[str, Any], options: dict) -> list:
     if kind == "math":
         return math.score_batch([s.response for _, s in chunk], [golds[problem] for problem, _ in chunk], **options)
+    if kind == "bbeh":
+        return [bbeh.score(sample.response, golds[problem]) for problem, sample in chunk]
     return [multiple_choice.score(sample.response, golds[problem], **options) for problem, sample in chunk]
 
 
 def _with_classes(kind: Kind, samples: Sequence[SampledResponse], grades: list[Grade], options) -> list[Grade]:
-    if kind == "multiple_choice":
+    if kind != "math":
         named = [grade.answer or None for grade in grades]
     else:
         # A response without an answer for the grader has none for the vote, which reads by other rules.

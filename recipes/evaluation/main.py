@@ -42,17 +42,7 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     Raises:
         LaunchError: bad input, a fault of an engine, or data that does not fit.
     """
-    benchmarks = [
-        load(
-            name,
-            settings.data.get(Path(name).stem),
-            settings.limit,
-            with_shots=settings.prompt.few_shot == OWN_SHOTS,
-            shots_path=settings.data.get(f"{Path(name).stem}_shots"),
-            data_dir=settings.data_dir,
-        )
-        for name in settings.benchmarks
-    ]
+    benchmarks = load_benchmarks(settings)
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
@@ -72,9 +62,9 @@ def evaluate(settings: Settings) -> dict[str, Any]:
             summary["models"].setdefault(name, {})[benchmark.name] = result
             texts[name, benchmark.name] = samples
             scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
-    if settings.handoff["partner"] and settings.handoff["solo"]:
+    if settings.partner and settings.handoff.solo:
         _add_ratios(settings, summary)
-    if settings.legibility["partner"]:
+    if settings.legibility:
         for (name, benchmark), found in legibility_of(settings, benchmarks, texts).items():
             summary["models"][name][benchmark]["legibility"] = found
     summary["macros"] = {
@@ -100,6 +90,25 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     return summary
 
 
+def load_benchmarks(settings: Settings) -> list[Benchmark]:
+    """The benchmarks of an evaluation.
+
+    Raises:
+        LaunchError: an unknown benchmark, or data that is missing or does not fit.
+    """
+    return [
+        load(
+            name,
+            settings.data.get(Path(name).stem),
+            settings.limit,
+            with_shots=settings.prompt.few_shot == OWN_SHOTS,
+            shots_path=settings.data.get(f"{Path(name).stem}_shots"),
+            data_dir=settings.data_dir,
+        )
+        for name in settings.benchmarks
+    ]
+
+
 def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[str, Any]):
     """For every model its name and, benchmark by benchmark, its samples and their grades (None without labels).
 
@@ -115,7 +124,7 @@ def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[
         return
     for spec in settings.models:
         generator = Generator(spec, settings)
-        name = f"{spec.name}+handoff" if settings.handoff["partner"] else spec.name
+        name = f"{spec.name}+handoff" if settings.partner else spec.name
         cards[name] = asdict(spec) | {
             "loaded": generator.source,
             "sampling": {benchmark.name: asdict(generator.sampling(benchmark.name)) for benchmark in benchmarks},
@@ -124,7 +133,7 @@ def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[
             yield name, [(benchmark, *_graded(settings, benchmark, generator, name)) for benchmark in benchmarks]
         finally:
             # Freeing an engine takes a while: done where another one follows.
-            if spec is not settings.models[-1] or settings.legibility["partner"]:
+            if spec is not settings.models[-1] or settings.legibility:
                 generator.close()
 
 
@@ -201,7 +210,7 @@ def _add_truncated(summary: dict[str, Any]) -> None:
 
 
 def _add_ratios(settings: Settings, summary: dict[str, Any]) -> None:
-    folder = Path(settings.handoff["solo"])
+    folder = Path(settings.handoff.solo)
     try:
         solo = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         made_with = json.loads((folder / "run_card.json").read_text(encoding="utf-8"))["config"]["sampling"]

@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Interval
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from recipes.common.settings import Count, CountOrZero, Positive, Share, read
 from recipes.errors import ConfigError
 from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions
@@ -20,22 +22,46 @@ from recipes.evaluation.sampling import resolve
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model to evaluate: a path, or an endpoint with the name it serves.
+    """A model to evaluate: a path, or endpoints with the name they serve.
 
     Attributes:
         name: in tables and folders.
-        path: HF folder, verl checkpoint or hub id; None for an endpoint.
-        endpoint: URL; None for a path.
-        served: the endpoint's name of the model.
+        path: HF folder, verl checkpoint or hub id; None for endpoints.
+        endpoints: URLs; none for a path.
+        served: the endpoints' name of the model.
         tokenizer: folder or hub id whose chat template and tokenizer make the prompts of an endpoint; without it the
             endpoint gets messages and applies its own.
     """
 
     name: str
     path: str | None = None
-    endpoint: str | None = None
+    endpoints: tuple[str, ...] = ()
     served: str | None = None
     tokenizer: str | None = None
+
+
+@dataclass(frozen=True)
+class HandoffOptions:
+    """How two models write in turns; config/evaluation.yaml describes each option."""
+
+    by: Literal["separator", "word"]
+    prob_own: Share
+    max_gap_tokens: Count
+    starts: Literal["model", "partner"]
+    separator: str
+    max_rounds: Count
+    partner_memory: Annotated[float, Interval(gt=0, lt=1)]
+    solo: str | None
+
+
+@dataclass(frozen=True)
+class EndpointOptions:
+    """How endpoints are asked, see `endpoint_engine.EndpointEngine`."""
+
+    concurrency: Count
+    timeout: Positive
+    max_retries: CountOrZero
+    extra_body: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,11 +78,12 @@ class Settings:
     metrics: MetricOptions
     grading: Mapping[str, Mapping[str, Any]]
     macro: Mapping[str, Macro]
-    handoff: Mapping[str, Any]
-    legibility: Mapping[str, Any]
+    partner: ModelSpec | None
+    handoff: HandoffOptions
+    legibility: str | None
     engine: Mapping[str, Any]
     engines: int
-    endpoint: Mapping[str, Any]
+    endpoint: EndpointOptions
     score_only: Path | None
     output_dir: Path
     config: Mapping[str, Any]
@@ -78,6 +105,8 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         raise ConfigError(" ".join(line.strip() for line in f"{error} ({cause})".splitlines()[:3])) from error
     _check_sampling(config["sampling"], config["benchmarks"])
     wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
+    partner = config["handoff"]["partner"]
+    turns = {key: value for key, value in config["handoff"].items() if key != "partner"}
     settings = Settings(
         models=tuple(_model(entry, "models") for entry in config["models"]),
         benchmarks=tuple(config["benchmarks"]),
@@ -85,17 +114,18 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         data_dir=Path(config["data_dir"]),
         limit=config["limit"],
         sampling=config["sampling"],
-        prompt=PromptOptions(**config["prompt"]),
+        prompt=read(PromptOptions, config["prompt"], "prompt"),
         metrics=MetricOptions(
             k=tuple(sorted(set(wanted))), level=config["level"], seed=config["sampling"]["seed"], **config["metrics"]
         ),
         grading=config["grading"],
         macro=read_macros(config["macro"]),
-        handoff=config["handoff"] | {"partner": _partner(config["handoff"]["partner"])},
-        legibility=config["legibility"],
+        partner=_model(partner, "handoff.partner") if partner else None,
+        handoff=read(HandoffOptions, turns, "handoff"),
+        legibility=config["legibility"]["partner"],
         engine={key: value for key, value in config["engine"].items() if value is not None},
         engines=config["engines"],
-        endpoint=config["endpoint"],
+        endpoint=read(EndpointOptions, config["endpoint"], "endpoint"),
         score_only=Path(config["score_only"]) if config["score_only"] else None,
         output_dir=Path(config["output_dir"]),
         config=config,
@@ -117,10 +147,6 @@ def _check_sampling(config: Mapping[str, Any], benchmarks: Sequence[str]) -> Non
         resolve(config, recommended, name)
 
 
-def _partner(entry: Any) -> ModelSpec | None:
-    return _model(entry, "handoff.partner") if entry else None
-
-
 def _model(entry: Any, key: str) -> ModelSpec:
     if isinstance(entry, str):
         return ModelSpec(name=_short_name(entry), path=entry)
@@ -131,7 +157,11 @@ def _model(entry: Any, key: str) -> ModelSpec:
     if entry.get("endpoint") and not entry.get("model"):
         raise ConfigError(f"{key}: the endpoint {entry['endpoint']} needs model=, the name it serves")
     name = entry.get("name") or _short_name(entry.get("path") or entry["model"])
-    return ModelSpec(name, entry.get("path"), entry.get("endpoint"), entry.get("model"), entry.get("tokenizer"))
+    urls = entry.get("endpoint") or []
+    urls = tuple([urls] if isinstance(urls, str) else urls)
+    if len(set(urls)) < len(urls):
+        raise ConfigError(f"{key}: an endpoint is named twice in {list(urls)}")
+    return ModelSpec(name, entry.get("path"), urls, entry.get("model"), entry.get("tokenizer"))
 
 
 def _short_name(path: str) -> str:
@@ -157,35 +187,22 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}")
     if settings.prompt.few_shot == OWN_SHOTS and settings.prompt.chat_template:
         raise ConfigError("prompt.few_shot=own is a bare prompt: set prompt.chat_template=false")
-    if settings.handoff["starts"] not in ("model", "partner"):
-        raise ConfigError(f"handoff.starts: expected model or partner, found {settings.handoff['starts']!r}")
-    if settings.handoff["by"] not in ("separator", "word"):
-        raise ConfigError(f"handoff.by: expected separator or word, found {settings.handoff['by']!r}")
-    prob, gap = settings.handoff["prob_own"], settings.handoff["max_gap_tokens"]
-    if not isinstance(prob, int | float) or not 0 <= prob <= 1 or not isinstance(gap, int) or gap < 1:
-        raise ConfigError(
-            f"handoff: expected prob_own in [0, 1] and max_gap_tokens a whole number from 1, found {prob} and {gap}"
-        )
     if any(not isinstance(tau, int | float) or not 0 < tau <= 1 for tau in settings.metrics.g_pass):
         raise ConfigError(f"metrics.g_pass: expected shares above 0, at most 1, found {settings.metrics.g_pass}")
     if not isinstance(settings.engines, int) or settings.engines < 1:
         raise ConfigError(f"engines: expected a whole number from 1, found {settings.engines!r}")
-    memory = settings.handoff["partner_memory"]
-    if not isinstance(memory, int | float) or not 0 < memory < 1:
-        raise ConfigError(f"handoff.partner_memory: expected a share between 0 and 1, found {memory!r}")
     _check_handoff(settings)
 
 
 def _check_handoff(settings: Settings) -> None:
-    partner = settings.handoff["partner"]
-    if partner is None:
+    if settings.partner is None:
         return
     if settings.score_only:
         raise ConfigError("a handoff writes responses, and score_only grades those that there are: choose one")
-    if settings.engines > 1 and settings.handoff["by"] == "separator":
+    if settings.engines > 1 and settings.handoff.by == "separator":
         raise ConfigError("engines > 1 with handoff.by=separator: each turn waits for the whole batch; use engines=1")
-    endpoints = [spec for spec in (*settings.models, partner) if spec.endpoint]
-    if endpoints and settings.handoff["by"] == "word":
+    endpoints = [spec for spec in (*settings.models, settings.partner) if spec.endpoints]
+    if endpoints and settings.handoff.by == "word":
         raise ConfigError("handoff.by=word runs both models in one engine here: it takes no endpoint")
     for spec in endpoints:
         if not spec.tokenizer:

@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from recipes import plugin
@@ -16,6 +16,7 @@ FORWARDED = (
     "VERL_DUETS_CPU",
     "VERL_DUETS_RUN",
     "VERL_DUETS_SYNC_TIMEOUT",
+    "VERL_DUETS_SYNC_GUARD",
     "VERL_FILE_LOGGER_PATH",
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_CPU_OMP_THREADS_BIND",
@@ -236,14 +237,24 @@ def services(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class TaskRunner:
-    """verl's task runner, started with settings and keys of services that every worker inherits from it."""
+    """A task runner, started with settings and keys of services that every worker inherits from it.
 
-    def __init__(self, runner, environment: Mapping[str, str]):
-        self._runner, self._environment = runner, dict(environment)
+    Args:
+        environment: these settings.
+        before: called in the driver when Ray has started and the runner has not.
+    """
+
+    def __init__(self, runner, environment: Mapping[str, str], before: Callable[[], None] = lambda: None):
+        self._runner, self._environment, self._before = runner, dict(environment), before
 
     def options(self, runtime_env: Mapping | None = None, **options):
         """verl's own options of the runner, the environment added to them."""
-        return self._runner.options(runtime_env={**(runtime_env or {}), "env_vars": self._environment}, **options)
+        self._before()
+        if self._environment:
+            options["runtime_env"] = {**(runtime_env or {}), "env_vars": self._environment}
+        elif runtime_env:
+            options["runtime_env"] = runtime_env
+        return self._runner.options(**options)
 
     def remote(self):
         """Start the runner."""

@@ -100,7 +100,7 @@ def check_verl(config, recipe: str) -> None:
     """The upstream symbols the recipe stands on, then verl's own validation, its assertions turned into a sentence."""
     from recipes.upstream import compat
 
-    compat.ensure(compat.rows_for(recipe))
+    compat.require(*compat.files_of(recipe))
 
     from hydra.errors import HydraException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy

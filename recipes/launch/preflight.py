@@ -1,7 +1,7 @@
 """Look at every file a run will need before Ray starts: model folder, parquet files, output folder."""
 
 import json
-import os
+import tempfile
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
@@ -137,8 +137,12 @@ def check_writable(directory: str, key: str) -> None:
     path = Path(directory).expanduser()
     while not path.exists():
         path = path.parent
-    if not os.access(path, os.W_OK):
-        raise MissingFileError(f"{key}={directory} cannot be written: no permission in {path}")
+    try:
+        # Permission bits say nothing to root, nor of a file system that is mounted read-only or full.
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise MissingFileError(f"{key}={directory} cannot be written: {error.strerror} in {path}") from error
 
 
 def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import cluster, config_checks, worker_checks
+from recipes.launch import adapter_checks, cluster, config_checks, memory_plan, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -33,6 +33,7 @@ class Recipe:
         check: called with the composed config; raises ValueError with one sentence when the method cannot run with it.
         blocks: dotted keys whose content is the recipe's own (``check`` validates it).
         more_devices: devices the checked config takes beside ``trainer.nnodes`` x ``trainer.n_gpus_per_node``.
+        keeps_state: whether a checkpoint is complete only with the recipe's own state, ``<name>.json`` in its folder.
         mini_batches: rows of one optimizer step by role, where the recipe's trainer does not take verl's.
     """
 
@@ -42,10 +43,16 @@ class Recipe:
     blocks: Collection[str] = ()
     more_devices: Callable[[object], int] = lambda config: 0
     mini_batches: Callable[[object], Mapping[str, int]] = worker_checks.mini_batches
+    keeps_state: bool = False
 
     @property
     def config_module(self) -> str:
         return f"recipes.{self.name}.config"
+
+    @property
+    def state_file(self) -> str | None:
+        """The recipe's own state in a step folder (`recipes.common.state`)."""
+        return f"{self.name}.json" if self.keeps_state else None
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -55,7 +62,11 @@ class Recipe:
 
 
 def main(recipe: Recipe, argv: Sequence[str] | None = None) -> int:
-    """Run a recipe from the command line; the return value is the exit code: 0, 1 for a failed run, 2 for a refusal."""
+    """Run a recipe from the command line; the return value is the exit code.
+
+    0: the run reached its end; 1: it failed; 2: it was refused; 75: it was asked to end and has saved, the same command
+    goes on; 130 or 143: it was asked to end (SIGINT, SIGTERM) and abandoned the step in progress.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments):
         print(_usage(recipe))
@@ -88,8 +99,11 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     device = cluster.choose_device(overrides, address)
     cluster.set_environment(device)
 
+    from recipes.evaluation import during_training
     from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
+    from recipes.upstream import sync_guard
 
+    evaluated, overrides = during_training.split(overrides)
     layered = [*cluster.platform_layer(device, address), *overrides]
     config = compose_config(recipe.config_module, recipe.config_name, layered)
     defaults = verl_defaults()
@@ -98,17 +112,24 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     config_checks.check_platform(config, device)
     cluster.poll_fast(config, device)
     config_checks.fall_back_to_sdpa(config, device)
+    adapter_checks.check_adapters(config)
+    sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
         _describe(config, defaults, device)
+    memory_plan.check_memory(config, device, show=dry_run)
     from recipes.launch import preflight
 
     preflight.check_run(config, offline_is_fatal=not dry_run)
+    if metrics := _metrics_file(config):
+        preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")
     worker_checks.check_workers(config, recipe.mini_batches(config))
     config_checks.check_reward(config)
     config_checks.check_verl(config, recipe.name)
     config_checks.check_group_stage(config)
     config_checks.check_engine(device)
     config_checks.check_trl()
+    if evaluated:
+        during_training.add(config, evaluated)
     config_checks.check_registered(recipe.rows)
     if dry_run:
         return 0
@@ -151,19 +172,22 @@ def _describe(config, defaults, device: str) -> None:
 def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
-    from recipes.lifecycle import leftovers, resume, wandb_run
+    from recipes.launch import limits
+    from recipes.lifecycle import leftovers, preemption, resume, stall, step_metrics, wandb_run
     from recipes.lifecycle.progress import Progress
     from recipes.lifecycle.watchdog import Watchdog, wait_until_gone
 
+    limit, longest_stall = preemption.limit_seconds(), stall.limit_seconds()
     for line in leftovers.remove_leftovers():
         print(f"removed {line}")
     checkpoints = Path(config.trainer.default_local_dir).absolute()
-    step = _resume_step(config, checkpoints)
+    step = _resume_step(config, checkpoints, recipe.state_file)
     metrics = _metrics_file(config)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         os.environ["VERL_FILE_LOGGER_PATH"] = str(metrics)
-        resume.carry_metrics_over(metrics, step)
+        if resume.carry_metrics_over(metrics, step, step_metrics.kept(_resumed_folder(config, checkpoints, step))):
+            print(f"{recipe.name}: step {step} was saved and not logged; its line has what the checkpoint knows of it")
     total = config.trainer.total_training_steps
     if total is not None and step >= total:
         print(f"{recipe.name}: {checkpoints} is at step {step} of {total}; nothing is left to train")
@@ -179,37 +203,50 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     if "wandb" in _loggers(config):
         wandb_run.keep_run_id(checkpoints, step)
     run = leftovers.begin_run()
+    limits.scale(config.actor_rollout_ref.model.path)
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address, more_devices)
-    watchdog = Watchdog(run)
+    watchdog = Watchdog(run, stall=stall.Stall(longest_stall))
     watchdog.start()
     progress = Progress(recipe.name, run)
     progress.start()
+    requests = preemption.RayRequests(run.name)
+    signals = preemption.Preemption(recipe.name, requests, limit)
+    signals.start()
     try:
-        _train(config, joined=address is not None)
+        _train(config, signals, joined=address is not None)
+        stopped = signals.stopped_at()
+        requests.clear()
+    except (KeyboardInterrupt, SystemExit):
+        # Ray turns what a handler raises while the driver waits into either of them.
+        return signals.exit_code
     except Exception as error:
         traceback.print_exc()
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         print(f"{recipe.name}: the run failed: {reason}", file=sys.stderr)
         return 1
     finally:
+        signals.stop()
         progress.stop()
         watchdog.stop()
         if metrics is not None:
             resume.join_metrics(metrics)
         _shut_down(run, wait_until_gone)
+    if stopped is not None:
+        print(f"{recipe.name}: ended after step {stopped}, as asked; the same command goes on from there")
+        return preemption.SAVED
     return 0
 
 
-def _train(config, *, joined: bool) -> None:
-    import ray
-    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+def _train(config, signals, *, joined: bool) -> None:
+    from verl.trainer.main_ppo import run_ppo
+
+    from recipes.launch.task_runner import TaskRunner
 
     # Workers of a cluster that was running before do not inherit this process's environment.
-    runner = cluster.TaskRunner(TaskRunnerV1, cluster.services(os.environ)) if joined else TaskRunnerV1
-    run_ppo(config, task_runner_class=runner)
-    ray.shutdown()
+    environment = cluster.services(os.environ) if joined else {}
+    run_ppo(config, task_runner_class=cluster.TaskRunner(TaskRunner, environment, before=signals.listen))
 
 
 def _shut_down(run, wait_until_gone) -> None:
@@ -224,20 +261,27 @@ def _shut_down(run, wait_until_gone) -> None:
     leftovers.end_run(run)
 
 
-def _resume_step(config, checkpoints: Path) -> int:
+def _resume_step(config, checkpoints: Path, state_file: str | None) -> int:
     from recipes.lifecycle import resume
 
     if config.trainer.resume_mode == "disable":
         return 0
     if config.trainer.resume_mode == "resume_path":
         folder = Path(str(config.trainer.resume_from_path))
-        if not resume.STEP_FOLDER.fullmatch(folder.name) or not folder.is_dir() or not resume.is_complete(folder):
+        named = resume.STEP_FOLDER.fullmatch(folder.name) and folder.is_dir()
+        if not named or not resume.is_complete(folder, state_file):
             raise CheckpointError(f"trainer.resume_from_path={folder} is not a complete global_step_N folder")
         return int(folder.name.rpartition("_")[2])
-    step, mended = resume.resume_step(checkpoints)
+    step, mended = resume.resume_step(checkpoints, state_file)
     if mended:
         print(mended, file=sys.stderr)
     return step
+
+
+def _resumed_folder(config, checkpoints: Path, step: int) -> Path:
+    if config.trainer.resume_mode == "resume_path":
+        return Path(str(config.trainer.resume_from_path))
+    return checkpoints / f"global_step_{step}"
 
 
 def _loggers(config) -> list[str]:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = compose(overrides, device)
         check(config)
         config_checks.fall_back_to_sdpa(config, device, ("model",))
-        compat.ensure([row for row in compat.LEDGER if row.used_by == compat.SUPERVISED_START])
+        compat.require(compat.SUPERVISED_START)
     except LaunchError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"sft: {' '.join(str(error).split())}", file=sys.stderr)

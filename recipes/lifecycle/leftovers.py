@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from recipes.common.files import write_json
+from recipes.lifecycle import process_start
 from recipes.upstream.run_identity import VARIABLE
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -34,17 +35,27 @@ _MAPPING = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/", re.MULTILINE)
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run of this host: its driver, and when it began (seconds since the epoch)."""
+    """A run of this host.
+
+    Attributes:
+        name: of the run, in the environment of its processes.
+        pid: of the driver.
+        boot: the start of the machine in which it began (`process_start.boot`).
+        driver_started: seconds after that start at which the driver began.
+        began: when the run did, in seconds since the epoch, as the times of files are.
+    """
 
     name: str
     pid: int
+    boot: str
     driver_started: float
     began: float
 
     def alive(self) -> bool:
         """Whether the driver still runs; a recycled pid does not count."""
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.driver_started) < 1.0
+            same = abs(process_start.seconds_after_boot(self.pid) - self.driver_started) < 0.5
+            return same and self.boot == process_start.boot()
         except psutil.NoSuchProcess:
             return False
 
@@ -57,9 +68,9 @@ def records_folder() -> Path:
 
 def begin_run() -> RunRecord:
     """Name this process as the driver of a run, in its environment and in a record that outlives it."""
-    started = psutil.Process().create_time()
+    started = process_start.seconds_after_boot(os.getpid())
     name = f"{socket.gethostname()}-{os.getpid()}-{int(started)}-{secrets.token_hex(4)}"
-    record = RunRecord(name, os.getpid(), started, time.time())
+    record = RunRecord(name, os.getpid(), process_start.boot(), started, time.time())
     write_json(records_folder() / f"{name}.json", asdict(record))
     os.environ[VARIABLE] = name
     return record

@@ -7,56 +7,104 @@ first leaves a tracker it cannot read, and the second loses the curve.
 
 import json
 import re
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from recipes.common import state
 from recipes.common.files import write
-from recipes.errors import CheckpointError
+from recipes.errors import CheckpointError, StateError
 
 TRACKER = "latest_checkpointed_iteration.txt"
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether a step folder holds what verl writes last (the dataloader state) and every rank's model."""
-    if not (folder / "data.pt").is_file() or (folder / "data.pt").stat().st_size == 0:
-        return False
+def what_is_missing(folder: Path, state_file: str | None = None) -> str:
+    """What keeps a step folder from being a complete checkpoint, "" for one that is.
+
+    It needs what verl writes last (the dataloader state), every rank's model, an end in each of verl's files (a zip
+    archive has its directory there, which a cut takes away), and the whole of the recipe's own state.
+    """
+    if state_file is not None:
+        try:
+            state.check(folder / state_file)
+        except StateError as error:
+            return str(error).partition(": resume from")[0]
+    if not (folder / "data.pt").is_file():
+        return "data.pt is missing"
+    if not (folder / "actor").is_dir():
+        return "actor is missing"
     for role in (path for path in folder.iterdir() if path.is_dir()):
         shards = [re.fullmatch(r"model_world_size_(\d+)_rank_(\d+)\.pt", path.name) for path in role.iterdir()]
         found = [(int(match[1]), int(match[2])) for match in shards if match]
         if found and len(found) != found[0][0]:
-            return False
-    return (folder / "actor").is_dir()
+            return f"{role.name} has {len(found)} of {found[0][0]} shards"
+    for path in (folder / "data.pt", *folder.glob("*/*.pt")):
+        if not zipfile.is_zipfile(path):
+            return f"{path.relative_to(folder)} is damaged or cut"
+    return ""
 
 
-def complete_steps(directory: Path) -> list[int]:
+def is_complete(folder: Path, state_file: str | None = None) -> bool:
+    """Whether nothing is missing from a step folder."""
+    return not what_is_missing(folder, state_file)
+
+
+def complete_steps(directory: Path, state_file: str | None = None) -> list[int]:
     """Steps with a complete folder, ascending."""
     if not directory.is_dir():
         return []
     steps = [(int(match[1]), path) for path in directory.iterdir() if (match := STEP_FOLDER.fullmatch(path.name))]
-    return sorted(step for step, path in steps if is_complete(path))
+    return sorted(step for step, path in steps if is_complete(path, state_file))
 
 
-def resume_step(directory: Path) -> tuple[int, str | None]:
+def resume_step(directory: Path, state_file: str | None = None) -> tuple[int, str | None]:
     """The step a run will resume from (0 for none), and a sentence when the tracker had to be mended.
+
+    Args:
+        directory: where the run keeps its checkpoints.
+        state_file: the name of the recipe's own state in a step folder, None for a recipe without.
 
     Raises:
         CheckpointError: step folders exist, the tracker names none of them and none is complete.
     """
     tracker = directory / TRACKER
-    steps = complete_steps(directory)
+    steps = complete_steps(directory, state_file)
     named = tracker.read_text().strip() if tracker.is_file() else None
     if named is not None and named.isdigit() and int(named) in steps:
         return int(named), None
     if named is None and not steps:
         return 0, None
+    folder = directory / f"global_step_{named}"
+    reason = f" ({what_is_missing(folder, state_file)})" if folder.is_dir() else ""
     if not steps:
         raise CheckpointError(
-            f"{tracker} says {named!r}, and {directory} holds no complete checkpoint: "
+            f"{tracker} says {named!r}, and {directory} holds no complete checkpoint{reason}: "
             "move the folder away to start over"
         )
     write(tracker, str(steps[-1]))
-    latest = steps[-1]
-    return latest, f"{tracker} said {named!r}, which is no complete checkpoint; resuming from global_step_{latest}"
+    return steps[-1], (
+        f"{tracker} said {named!r}, which is no complete checkpoint{reason}; resuming from global_step_{steps[-1]}"
+    )
+
+
+def cut_back(records: Path, step: int) -> None:
+    """Drop from a file of JSON lines what belongs to later steps, which a resumed run makes again, and a torn line.
+
+    Args:
+        records: one object with a ``step`` per line; a missing file stays missing.
+        step: from which the run resumes, 0 for a new start.
+    """
+    if not records.is_file():
+        return
+    kept = []
+    for line in records.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(f"{line}\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    write(records, "".join(kept))
 
 
 def history_file(metrics: Path) -> Path:
@@ -82,22 +130,45 @@ def _lines(path: Path, last_step: int) -> dict[int, str]:
     return lines
 
 
-def carry_metrics_over(metrics: Path, step: int) -> None:
-    """Set aside the lines up to the step that is resumed, so that verl's logger can start its file anew."""
-    kept = _lines(history_file(metrics), step) | _lines(metrics, step)
+def _union(earlier: dict[int, str], later: dict[int, str]) -> dict[int, str]:
+    """The lines of both; of a step that stands in both, every value, the later one where they differ.
+
+    A run that validates before it goes on logs the step that it resumes from once more.
+    """
+    joined = earlier | later
+    for step in earlier.keys() & later.keys():
+        old, new = json.loads(earlier[step]), json.loads(later[step])
+        joined[step] = json.dumps({**old, **new, "data": {**old["data"], **new["data"]}})
+    return joined
+
+
+def carry_metrics_over(metrics: Path, step: int, measured: Mapping[str, float] | None = None) -> bool:
+    """Set aside the lines up to the step that is resumed, so that verl's logger can start its file anew.
+
+    Args:
+        measured: what the checkpoint knows of its step, for a run that was killed before it logged it.
+
+    Returns:
+        Whether that was needed.
+    """
+    kept = _union(_lines(history_file(metrics), step), _lines(metrics, step))
+    needed = bool(measured) and step > 0 and step not in kept
+    if needed:
+        kept[step] = json.dumps({"step": step, "data": dict(measured or {})})
     if kept:
         write(history_file(metrics), "".join(f"{kept[key]}\n" for key in sorted(kept)))
     else:
         history_file(metrics).unlink(missing_ok=True)
+    return needed
 
 
 def join_metrics(metrics: Path) -> None:
-    """Put the earlier lines before the current ones; the current win where both have a step."""
+    """Put the earlier lines before the current ones; of a step that both have, every value is kept."""
     history = history_file(metrics)
     if not history.is_file() or not metrics.is_file():
         return
     last = 2**62
-    joined = _lines(history, last) | _lines(metrics, last)
+    joined = _union(_lines(history, last), _lines(metrics, last))
     write(metrics, "".join(f"{joined[key]}\n" for key in sorted(joined)))
     history.unlink()
 

@@ -3,8 +3,9 @@
 verl waits without a limit in several places (the replay buffer polls until enough groups are finished, a weight sync
 waits for an engine), so a killed agent loop, server or engine can leave the driver silent. This thread of the driver
 watches the actors of its own Ray job on every node, and the vLLM engine processes on this host, and notes the shared
-memory those map, which a kill would leave behind. After a death it gives verl a moment to end by itself, then says
-which process died and ends the run with a non-zero exit code.
+memory those map, which a kill would leave behind. What stands still without a death is told by
+:mod:`recipes.lifecycle.stall`. After a death it gives verl a moment to end by itself, then says which process died and
+ends the run with a non-zero exit code.
 """
 
 import os
@@ -18,7 +19,8 @@ from typing import NamedTuple
 
 import psutil
 
-from recipes.lifecycle import leftovers
+from recipes.lifecycle import leftovers, process_start
+from recipes.lifecycle.stall import Process, Stall
 
 POLL_SECONDS = 3.0
 GRACE_SECONDS = 20.0
@@ -37,6 +39,7 @@ class Watchdog:
     poll: float = POLL_SECONDS
     grace: float = GRACE_SECONDS
     died: str | None = None
+    stall: Stall = field(default_factory=Stall)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _engines: dict[int, str] = field(default_factory=dict)
     _thread: threading.Thread | None = None
@@ -52,7 +55,7 @@ class Watchdog:
         while not self._stopped.wait(self.poll):
             processes = leftovers.processes_of({self.run.name})
             leftovers.note_segments(self.run, processes)
-            self.died = dead_actor() or self._dead_engine(processes)
+            self.died = dead_actor() or self._dead_engine(processes) or self._standing(processes)
             if self.died:
                 break
         else:
@@ -70,12 +73,28 @@ class Watchdog:
         leftovers.end_run(self.run)
         os._exit(EXIT_CODE)
 
+    def _standing(self, processes: list[psutil.Process]) -> str | None:
+        """A sentence about a run that must end because it stands still; one that may go on is only told of."""
+        seen = {}
+        for process in processes:
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    stopped = process.status() == psutil.STATUS_STOPPED
+                    seen[process.pid] = Process(" ".join(process.cmdline()), stopped, times.user + times.system)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        sentence, must_end = self.stall.look(seen, time.monotonic())
+        if sentence and not must_end:
+            print(f"\n{sentence}", file=sys.stderr, flush=True)
+        return sentence if must_end else None
+
     def _dead_engine(self, processes: list[psutil.Process]) -> str | None:
         found = {}
         for process in processes:
             try:
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    age = time.time() - process.create_time()
+                    age = process_start.age(process.pid)
                     found[process.pid] = Seen(process.ppid(), " ".join(process.cmdline()), age)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue

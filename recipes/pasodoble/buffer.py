@@ -34,8 +34,6 @@ class QuestionBuffer:
 
     def take(self, count: int) -> list[BufferedQuestion]:
         """The next ``count`` questions, repeating in a circle if there are fewer; none from an empty buffer."""
-        if count < 0:
-            raise ValueError(f"count must not be negative, got {count}")
         taken = []
         for _ in range(count if self._questions else 0):
             taken.append(self._questions[self.cursor])

@@ -1,4 +1,4 @@
-"""How unlike the recent questions is a new one?
+"""Measure how much a question differs from the recent ones.
 
 Source: PasoDoble, ``jaccorbsimilarity.py``. One history serves the whole job and is part of the checkpoint; the
 original keeps it on one rank and loses it when it resumes.
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
-    """Size of the intersection over size of the union; 1 for two empty sets."""
+    """Divide the size of the intersection by that of the union; 1 for two empty sets."""
     if not a and not b:
         return 1.0
     shared = len(a & b)
@@ -26,10 +26,6 @@ class DiversityHistory:
 
     def __init__(self, maxlen: int = 100, threshold: float = 0.8):
         """``threshold``: two questions are similar if their Jaccard similarity is strictly above it."""
-        if maxlen < 1:
-            raise ValueError(f"maxlen must be at least 1, got {maxlen}")
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold must lie in [0, 1], got {threshold}")
         self.maxlen = maxlen
         self.threshold = threshold
         self._history: deque[frozenset[int]] = deque(maxlen=maxlen)
@@ -39,7 +35,7 @@ class DiversityHistory:
         return len(self._history)
 
     def score(self, questions_token_ids: Iterable[Iterable[int]]) -> list[float]:
-        """Share of the history each question is not similar to, in [0, 1]; 1 while the history is empty."""
+        """Compute the share of the history each question is not similar to, in [0, 1]; 1 while the history is empty."""
         questions = [frozenset(int(token) for token in ids) for ids in questions_token_ids]
         self._scored += questions
         size = len(self._history)
@@ -68,19 +64,9 @@ class DiversityHistory:
         """JSON-ready state. Raises RuntimeError between ``score`` and ``commit``."""
         if self._scored:
             raise RuntimeError("the history has scored questions that are not committed yet: save between rounds")
-        return {
-            "maxlen": self.maxlen,
-            "threshold": self.threshold,
-            "questions": [sorted(question) for question in self._history],
-        }
+        return {"questions": [sorted(question) for question in self._history]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError if the saved history was kept by other rules."""
-        found, expected = (state["maxlen"], state["threshold"]), (self.maxlen, self.threshold)
-        if found != expected:
-            raise ValueError(
-                f"the saved diversity history has (maxlen, threshold) = {found}, this run {expected}: "
-                "resume with the saved values or start a new run"
-            )
+        """Continue where ``state_dict`` was taken."""
         self._history = deque((frozenset(ids) for ids in state["questions"]), maxlen=self.maxlen)
         self._scored = []

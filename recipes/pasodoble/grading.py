@@ -1,4 +1,4 @@
-r"""Does an answer equal the Proposer's?
+r"""Grade a response against the Proposer's answer.
 
 The answer is the last closed ``\boxed{}`` of the whole response, thinking included, as in the original; what equals
 what is decided by :mod:`reward_fns.math`, in processes that can be killed. The gold answer was written by a model, so
@@ -19,7 +19,7 @@ class GradingError(RuntimeError):
 
 
 async def grade(response: str, gold: str | None, **options: Any) -> Score | Skip:
-    """Score 1 or 0, or a Skip when the grader could not work.
+    """Give a Score of 1 or 0, or a Skip when the grader could not work.
 
     Args:
         response: a completion; its boxed answer is compared.

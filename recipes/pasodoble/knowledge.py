@@ -31,12 +31,12 @@ class KnowledgeBase:
     def __len__(self) -> int:
         return len(self.documents)
 
-    def draw(self, index: int, epoch: int = 0) -> str:
-        """The document of draw ``index`` in ``epoch``."""
-        return self.documents[draw_index(self.seed, epoch, index, len(self.documents))]
+    def draw(self, index: int) -> str:
+        """Return the document of draw ``index``."""
+        return self.documents[draw_index(self.seed, 0, index, len(self.documents))]
 
     def fingerprint(self) -> str:
-        """Changes with the documents, their order or the seed: a checkpoint made with another base can be told."""
+        """Hash documents, their order and the seed, so that a checkpoint made with another base is recognised."""
         digest = hashlib.sha256(str(self.seed).encode())
         for document in self.documents:
             digest.update(hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest())
@@ -52,13 +52,13 @@ class KnowledgeBase:
 
 
 def draw_index(seed: int, epoch: int, index: int, size: int) -> int:
-    """Uniform over ``range(size)``, the same for the same arguments on every machine and library version."""
+    """Draw uniformly from ``range(size)``, the same for the same arguments on every machine and library version."""
     digest = hashlib.blake2b(f"{seed}:{epoch}:{index}".encode(), digest_size=16).digest()
     return int.from_bytes(digest) % size
 
 
 def load_documents(path: str | None, *, split: str = "train", text_column: str = "text") -> list[str]:
-    """Non-empty texts of ``text_column``.
+    """Load the non-empty texts of ``text_column``.
 
     Raises:
         FileNotFoundError: if a path that looks like a file or folder does not exist, or the folder holds no data file.
@@ -123,7 +123,7 @@ def check_knowledge(settings: KnowledgeSettings, tokenizer: Any) -> None:
 
 
 def keep_short(documents: Sequence[str], tokenizer: Any, max_tokens: int) -> list[str]:
-    """Documents of at most ``max_tokens`` tokens, special tokens not counted. Raises ValueError if none is left."""
+    """Keep documents of at most ``max_tokens`` tokens without special ones. Raises ValueError if none is left."""
     kept, shortest = [], None
     for batch in _batches(documents):
         for text, ids in zip(batch, tokenizer(batch, add_special_tokens=False)["input_ids"], strict=True):

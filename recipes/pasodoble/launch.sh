@@ -17,6 +17,8 @@ MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-16384}         # of a packed micro-batc
 OFFLOAD=${OFFLOAD:-true}                                # parameters and optimizer rest in host memory
 NGPUS=${NGPUS:-8}
 NNODES=${NNODES:-1}
+LORA_RANK=${LORA_RANK:-}                                # adapters of this rank in place of all weights; empty: the scale's
+LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-pasodoble_${VARIANT}_${SCALE}}
@@ -26,6 +28,8 @@ if [ "${LAYOUT}" = separate ]; then
   gpus=$((NGPUS / 2))
 fi
 
+source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+
 exec python3 -m recipes.pasodoble.main variant="${VARIANT}" scale="${SCALE}" \
   data.val_files="${VAL_FILES}" \
   pasodoble.knowledge.path="${KNOWLEDGE}" \
@@ -34,13 +38,4 @@ exec python3 -m recipes.pasodoble.main variant="${VARIANT}" scale="${SCALE}" \
   pasodoble.proposer_gpus_per_node="${gpus}" \
   pasodoble.proposer_nodes="${NNODES}" \
   actor_rollout_ref.actor.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  trainer.n_gpus_per_node="${gpus}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  "$@"
+  "${arguments[@]}" "$@"

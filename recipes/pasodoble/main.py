@@ -1,11 +1,11 @@
 """PasoDoble: a Proposer writes problems, a Solver solves them, both learn; variant=online or variant=offline."""
 
 import sys
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from recipes.errors import MissingFileError
+from recipes.common.guards import require, require_off
+from recipes.errors import ConfigError, MissingFileError
 from recipes.launch import preflight, worker_checks
 from recipes.launch.start import Recipe, main
 from recipes.pasodoble.knowledge import check_knowledge
@@ -49,26 +49,21 @@ def resolve_proposer(config: DictConfig, settings: GameSettings) -> None:
 
 
 def _check_contradictions(config: DictConfig) -> None:
-    actor = config.actor_rollout_ref.actor
-    wanted: dict[str, tuple[Any, tuple]] = {
-        "trainer.v1.trainer_mode": (config.trainer.v1.trainer_mode, ("pasodoble_online", "pasodoble_offline")),
-        "trainer.v1.sampler.custom_sampler.name": (
-            config.trainer.v1.sampler.custom_sampler.name,
-            ("SideReplayBuffer",),
-        ),
-        "algorithm.use_kl_in_reward": (config.algorithm.use_kl_in_reward, (False,)),
-        "actor_rollout_ref.actor.use_kl_loss": (actor.use_kl_loss, (False,)),
-        "actor_rollout_ref.actor.use_dynamic_bsz": (actor.use_dynamic_bsz, (True,)),
-        "critic.enable": (config.critic.enable, (False,)),
-        "trainer.rollout_data_dir": (config.trainer.get("rollout_data_dir"), (None,)),
-        "reward.reward_model.enable": (config.reward.reward_model.enable, (False,)),
-    }
-    for key, (found, allowed) in wanted.items():
-        if found not in allowed:
-            expected = " or ".join(map(str, allowed))
-            raise ValueError(f"{key}={found} does not go with PasoDoble, which needs {expected}: leave it out")
+    why = "PasoDoble needs it"
+    require(config, "trainer.v1.trainer_mode", "pasodoble_online", "pasodoble_offline", why=why)
+    require(config, "trainer.v1.sampler.custom_sampler.name", "SideReplayBuffer", why=why)
+    require(config, "actor_rollout_ref.actor.use_dynamic_bsz", True, why=why)
+    require_off(
+        config,
+        "algorithm.use_kl_in_reward",
+        "actor_rollout_ref.actor.use_kl_loss",
+        "critic.enable",
+        "trainer.rollout_data_dir",
+        "reward.reward_model.enable",
+        why="it does not go with PasoDoble",
+    )
     if config.trainer.total_training_steps is None:
-        raise ValueError("trainer.total_training_steps must be set: rounds are drawn without end")
+        raise ConfigError("trainer.total_training_steps must be set: rounds are drawn without end")
 
 
 def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
@@ -90,7 +85,7 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
 
 
 def proposer_devices(config: DictConfig) -> int:
-    """Devices of the Proposer's own pool; none if the two roles share theirs."""
+    """Count the devices of the Proposer's own pool; none if the two roles share theirs."""
     settings = config.pasodoble
     return settings.proposer_nodes * settings.proposer_gpus_per_node if settings.layout == "separate" else 0
 
@@ -108,6 +103,7 @@ RECIPE = Recipe(
     blocks=("pasodoble", "proposer"),
     more_devices=proposer_devices,
     mini_batches=mini_batches,
+    keeps_state=True,
 )
 
 if __name__ == "__main__":

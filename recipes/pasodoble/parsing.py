@@ -1,4 +1,4 @@
-"""From a completion to a question and an answer.
+"""Read question and answer from a completion.
 
 Source: PasoDoble, ``reward_utils.py``. Both functions take time linear in the length of the completion, whatever it
 contains, and return what the original's recursive pattern returns.
@@ -12,7 +12,7 @@ _BOX = re.compile(r"\\boxed\s*\{")
 
 
 def extract_question(completion: str) -> str:
-    """The first ``<problem>...</problem>`` after the last ``</think>``, stripped; empty if either is missing."""
+    """Return the first ``<problem>...</problem>`` after the last ``</think>``, stripped; empty if either is missing."""
     _, thought, rest = completion.rpartition(_END_OF_THINKING)
     _, opened, rest = rest.partition(_PROBLEM_START)
     question, closed, _ = rest.partition(_PROBLEM_END)

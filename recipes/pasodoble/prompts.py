@@ -1,4 +1,4 @@
-"""What the two roles are told. The Solver's prompt is a function of the question alone.
+"""Prompts of the two roles. The Solver's is a function of the question alone.
 
 Source: PasoDoble, ``prompt.py`` (structure; the wording is ours) and ``get_prompt`` in ``pasodoble_online.py``.
 """
@@ -55,7 +55,7 @@ class Prompts:
         return read(cls, config, "pasodoble.prompts")
 
     def for_proposer(self, knowledge: str | None) -> Messages:
-        """Chat messages for one proposal; ``None`` leaves the knowledge sentence out (``use_knowledge = 0``)."""
+        """Build the messages for one proposal; ``None`` leaves the knowledge sentence out (``use_knowledge = 0``)."""
         if knowledge is None:
             user = self.proposer_user_without_knowledge
         else:
@@ -63,7 +63,7 @@ class Prompts:
         return _chat(self.proposer_system, user)
 
     def for_solver(self, question: str, *, request_box: bool = True) -> Messages:
-        """Chat messages for one answer.
+        """Build the messages for one answer.
 
         ``request_box=False`` is the original prompt, which leaves the habit of boxing to the supervised start.
         """
@@ -76,12 +76,12 @@ def _chat(system: str, user: str) -> Messages:
 
 
 def open_thinking(text: str) -> str:
-    """What to append to a rendered prompt so that the response starts inside ``<think>``: empty if it already does."""
+    """Return what makes a rendered prompt end in an open ``<think>``: empty if it already does."""
     return "" if text.endswith((THINK, THINK + "\n")) else THINK + "\n"
 
 
 def render(tokenizer: Any, messages: Messages) -> str:
-    """Prompt text of ``messages``, ending in an open ``<think>`` line.
+    """Render ``messages`` as a prompt that ends in an open ``<think>`` line.
 
     Raises ValueError if the tokenizer has no chat template.
     """

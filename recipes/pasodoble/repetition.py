@@ -1,4 +1,4 @@
-"""How much of a batch says the same: clusters of questions by their wording.
+"""Measure repetition within a batch: clusters of questions by their wording.
 
 Source: R-Zero (arXiv 2508.05004), ``caller_penalty.py``: distance 1 - sentence BLEU with smoothing 1 on white-space
 tokens, average linkage, cut at 0.5; a question's repetition is the share of the batch in its cluster.
@@ -16,7 +16,7 @@ CUT = 0.5
 
 
 def repetition(questions: Sequence[str], *, cut: float = CUT) -> list[float]:
-    """Share of the batch, in (0, 1], that lies in the cluster of each question.
+    """Compute the share of the batch, in (0, 1], that lies in the cluster of each question.
 
     Args:
         cut: clusters are joined while their mean distance is at most this.
@@ -35,7 +35,7 @@ def repetition(questions: Sequence[str], *, cut: float = CUT) -> list[float]:
 
 
 def sentence_bleu(reference: Sequence[str], hypothesis: Sequence[str]) -> float:
-    """BLEU of one sentence up to 4-grams; a precision without match counts as 0.1 matches (NLTK's smoothing 1)."""
+    """Compute BLEU of one sentence up to 4-grams; no match counts as 0.1 matches (NLTK's smoothing 1)."""
     if not hypothesis or not _matches(reference, hypothesis, 1):
         return 0.0
     logs = 0.0

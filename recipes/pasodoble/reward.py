@@ -1,4 +1,4 @@
-"""The Proposer's reward: hard problems pay, unsolved ones and repeated ones do not.
+"""The Proposer's reward: high for hard problems, 0 for unsolved and for repeated ones.
 
 Source: PasoDoble, ``_score_completions`` in ``proposergrpo_trainer.py``.
 """
@@ -12,7 +12,7 @@ import torch
 def proposer_reward(
     pass_rate: Any, diversity: Any, *, tau_low: float = 0.2, tau_div: float = 0.3, w: float = 0.2
 ) -> Any:
-    r"""Reward of a proposal with pass rate :math:`p` and diversity :math:`d`.
+    r"""Compute the reward of a proposal with pass rate :math:`p` and diversity :math:`d`.
 
     .. math:: r = (1.1 - p) + w d \quad\text{if } p > \tau_{low} \text{ and } d > \tau_{div},\quad\text{else } 0
 

@@ -29,7 +29,7 @@ def reward_of_kind(
     tau_div: float = 0.3,
     w: float = 0.2,
 ) -> float:
-    r"""Reward of one proposal with pass rate :math:`p`, in [0, 1].
+    r"""Compute the reward of one proposal with pass rate :math:`p`, in [0, 1].
 
     ================== =========================================== =================
     kind               valid                                       invalid

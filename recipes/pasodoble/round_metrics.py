@@ -1,4 +1,4 @@
-"""What a step's rounds were like, as numbers to plot and problems to read."""
+"""Summarise a step's rounds: metrics, and one record per problem."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ _BANDS = ("0", "to_0.2", "to_0.4", "to_0.6", "to_0.8", "below_1", "1")
 
 
 def pass_rate_band(rate: float) -> str:
-    """Band of the histogram: exactly 0, the fifths up to and including their upper end, exactly 1."""
+    """Return the histogram's band: exactly 0, the fifths with their upper end, exactly 1."""
     if rate <= 0:
         return "0"
     if rate >= 1:
@@ -20,7 +20,7 @@ def pass_rate_band(rate: float) -> str:
 
 
 def round_metrics(rounds: Sequence[ScoredRound]) -> dict[str, float]:
-    """Shares over all proposals of the rounds; see the metric dictionary in REFERENCE.md. Always the same keys."""
+    """Average over all proposals of the rounds; see the metric dictionary in REFERENCE.md. Always the same keys."""
     faults = [fault for r in rounds for fault in r.faults]
     rates = [rate for r in rounds for rate in r.pass_rates if rate is not None]
     raw = [rate for r in rounds for rate in r.raw_pass_rates if rate is not None]
@@ -49,7 +49,7 @@ def round_metrics(rounds: Sequence[ScoredRound]) -> dict[str, float]:
 
 
 def problems(rounds: Sequence[ScoredRound], step: int) -> list[dict[str, Any]]:
-    """One JSON-ready entry for each proposal."""
+    """Make one JSON-ready entry for each proposal."""
     return [
         {
             "step": step,

@@ -1,11 +1,11 @@
-"""One round of the game, and in which order rounds and updates follow each other.
+"""Score one round of the game, and order rounds and updates.
 
 Source: PasoDoble, ``pasodoble_online.py`` and ``pasodoble_offline.py``.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from recipes.pasodoble.diversity import DiversityHistory
 from recipes.pasodoble.repetition import repetition
@@ -33,7 +33,7 @@ class ScoredRound:
     """What a round of I proposals came to; every list has length I.
 
     A proposal without a pass rate could not be graded for a fault of the infrastructure: it has no reward, is no part
-    of the group's baseline, and trains nobody.
+    of the group's baseline, and is not trained on.
     """
 
     proposals: tuple[Proposal, ...]
@@ -54,12 +54,12 @@ class ScoredRound:
 
 
 def within_band(pass_rate: float | None, settings: RoundSettings) -> bool:
-    """The Solver filter: neither too hard nor always solved."""
+    """Apply the Solver filter: neither too hard nor always solved."""
     return pass_rate is not None and settings.tau_low < pass_rate < settings.tau_high
 
 
 def questions_to_ask(proposals: Sequence[Proposal], settings: RoundSettings) -> list[int]:
-    """Proposals that need the Solver; the others have pass rate 0 whatever it answers."""
+    """Select the proposals that need the Solver; the others have pass rate 0 whatever it answers."""
     if settings.filter_by == "raw":
         return [i for i, p in enumerate(proposals) if p.question and p.answer]
     return [
@@ -68,7 +68,7 @@ def questions_to_ask(proposals: Sequence[Proposal], settings: RoundSettings) -> 
 
 
 def pass_rate(verdicts: Verdicts) -> float | None:
-    """Mean of the Solver's rewards on a question; 0 if it was not asked (empty), None if it could not be graded."""
+    """Average the Solver's rewards on a question; 0 if it was not asked (empty), None if it could not be graded."""
     if verdicts is None:
         return None
     return sum(verdicts) / len(verdicts) if len(verdicts) else 0.0
@@ -125,15 +125,12 @@ def score_rounds(
     Repetition alone is a matter of all of them: it is counted over the step's proposals.
     """
     rounds = list(rounds)
-    shares = iter(_repetitions([p.question for proposals, _ in rounds for p in proposals], settings))
+    questions = [p.question for proposals, _ in rounds for p in proposals]
+    shares = iter(repetition(questions) if settings.reward in REPETITION_KINDS else [0.0] * len(questions))
     return [
         score_round(proposals, verdicts, history, settings, [next(shares) for _ in proposals])
         for proposals, verdicts in rounds
     ]
-
-
-def _repetitions(questions: Sequence[str], settings: RoundSettings) -> list[float]:
-    return repetition(questions) if settings.reward in REPETITION_KINDS else [0.0] * len(questions)
 
 
 def _admitted(proposals: Sequence[Proposal], solvable: Sequence[bool], settings: RoundSettings) -> list[bool]:
@@ -204,14 +201,6 @@ class OfflineIteration:
         wanted = {"proposer": self._settings.proposer_updates, "solver": self._settings.solver_updates}
         limit = {"proposer": self._settings.max_proposer_tries, "solver": self._settings.max_solver_tries}
         return [name for name in wanted if self.updates[name] < wanted[name] and self.tries[name] >= (limit[name] or 0)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-ready state."""
-        return {"updates": dict(self.updates), "tries": dict(self.tries)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken."""
-        self.updates, self.tries = dict(state["updates"]), dict(state["tries"])
 
     def _open(self, name: str, updates: int, tries: int | None) -> bool:
         return self.updates[name] < updates and self.tries[name] < (tries or 0)

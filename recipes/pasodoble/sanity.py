@@ -1,4 +1,4 @@
-"""Is a proposed pair worth a pass rate, or does the question give its answer away?
+"""Check a proposed pair: it is complete, and the question does not give its answer away.
 
 Source: PasoDoble, ``proposer_reward_hacking_check`` in ``pasodoble_online.py``.
 """
@@ -14,7 +14,7 @@ FAULTS: tuple[Fault, ...] = ("missing", "question_in_answer", "box_in_question",
 
 
 def find_fault(question: str | None, answer: str | None, *, leak_check: LeakCheck = "substring") -> Fault | None:
-    """The first rule that the pair breaks, or None.
+    """Return the first rule that the pair breaks, or None.
 
     An empty question or answer is ``missing``: the original reaches the same zero because an empty string is part of
     every string. ``leak_check="substring"`` is the original's last rule and rejects the answer 2 for ``x^2`` and

@@ -1,7 +1,7 @@
 """The host processor as a verl platform: chosen by ``VERL_PLATFORM=cpu``, never detected.
 
 verl asks its platform object for devices, memory figures, collectives and the name of a Ray resource. This one
-answers for the CPU. Two answers are deliberate fictions, because verl 0.9 reads them in only one way: the Ray
+answers for the CPU. Two answers are not literally true, because verl 0.9 reads them in only one way: the Ray
 resource is called ``GPU`` (a logical one; verl counts no other name), and the current device is the string ``cpu``
 that formats as ``0`` (verl builds both ``tensor.to(device)`` and ``f"{name}:{device}"`` from it).
 """
@@ -9,7 +9,7 @@ that formats as ``0`` (verl builds both ``tensor.to(device)`` and ``f"{name}:{de
 import os
 import resource
 import types
-from contextlib import contextmanager
+from contextlib import nullcontext
 
 import psutil
 import torch
@@ -28,8 +28,15 @@ class _CurrentDevice(str):
 CURRENT_DEVICE = _CurrentDevice("cpu")
 
 
+def _nothing(*_, **__) -> None:
+    """What an accelerator has to do and a host has not."""
+
+
 class _CpuModule(types.ModuleType):
     """What verl calls on ``torch.cuda``, answered for the host; the rest falls through to ``torch.cpu``."""
+
+    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = staticmethod(_nothing)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
 
     def is_available(self) -> bool:
         """False: callers that would query an accelerator's memory return early."""
@@ -40,24 +47,6 @@ class _CpuModule(types.ModuleType):
 
     def device_count(self) -> int:
         return 1
-
-    def set_device(self, *_) -> None:
-        pass
-
-    def synchronize(self, *_) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
-
-    def ipc_collect(self) -> None:
-        pass
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
 
     def get_rng_state(self, *_) -> torch.Tensor:
         return torch.get_rng_state()
@@ -72,18 +61,13 @@ class _CpuModule(types.ModuleType):
         """Resident bytes of this process."""
         return psutil.Process().memory_info().rss
 
-    def memory_reserved(self, *_) -> int:
-        return self.memory_allocated()
+    memory_reserved = memory_allocated
 
     def max_memory_allocated(self, *_) -> int:
         """Peak resident bytes of this process."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-    def max_memory_reserved(self, *_) -> int:
-        return self.max_memory_allocated()
-
-    def reset_peak_memory_stats(self, *_) -> None:
-        pass
+    max_memory_reserved = max_memory_allocated
 
     def mem_get_info(self, *_) -> tuple[int, int]:
         """(available, total) bytes of the host."""
@@ -104,6 +88,10 @@ class PlatformCPU(PlatformBase):
     vendor_name = "cpu"
     device_module = CPU_MODULE
 
+    set_device = synchronize = set_allocator_settings = empty_cache = staticmethod(_nothing)
+    profiler_start = profiler_stop = cudart = staticmethod(_nothing)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+
     def is_available(self) -> bool:
         return True
 
@@ -117,24 +105,6 @@ class PlatformCPU(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        pass
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        pass
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
-
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
         return (None, None)
 
@@ -144,15 +114,8 @@ class PlatformCPU(PlatformBase):
     def visible_devices_envvar(self) -> str:
         return "VERL_DUETS_VISIBLE_CPUS"
 
-    @contextmanager
-    def nvtx_range(self, msg: str):
-        yield
-
-    def profiler_start(self) -> None:
-        pass
-
-    def profiler_stop(self) -> None:
-        pass
+    def nvtx_range(self, msg: str) -> nullcontext:
+        return nullcontext()
 
     def ray_resource_name(self) -> str:
         return "GPU"
@@ -162,9 +125,6 @@ class PlatformCPU(PlatformBase):
 
     def is_ipc_supported(self) -> bool:
         return False
-
-    def cudart(self) -> None:
-        return None
 
     def rollout_env_vars(self) -> dict[str, str]:
         return {name: os.environ[name] for name in FORWARDED_VARIABLES if name in os.environ}

@@ -24,7 +24,7 @@ class Group:
         entropy: of the vote, in nats.
         label_correct: whether the winning answer equals the gold one, `None` without gold.
         answer: the winning answer, `None` without a vote.
-        handle: whatever finds the group's rollouts again.
+        handle: identifies the group's rollouts.
     """
 
     instruction: Instruction
@@ -79,7 +79,7 @@ class Collection:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Counts of faults summed over the rounds, all else as the last round has it."""
+        """Counts of faults summed over the rounds; other metrics of the last round."""
         total: dict[str, float] = {}
         for answered in self.answered:
             for name, number in answered.metrics.items():
@@ -141,7 +141,7 @@ def collect(
 
 
 def vote_metrics(groups: Sequence[Group], trained: Sequence[Group] = ()) -> dict[str, float]:
-    """Quality of the votes of a step: agreement and entropy, and how often the winner is right where gold is known.
+    """Measure the votes of a step: agreement, entropy, and how often the winner is right where gold is known.
 
     Label accuracy is given over all voted `groups`, over those that are `trained`, and in each fifth of agreement with
     the number of labelled groups in it. Groups without a gold answer have no part in it; without any there is no such
@@ -167,7 +167,7 @@ def vote_metrics(groups: Sequence[Group], trained: Sequence[Group] = ()) -> dict
 
 
 def agreement_bin(agreement: float) -> str:
-    """The fifth of an agreement in 0..1: each holds its upper end, the first one 0 as well."""
+    """Return the fifth of an agreement in 0..1; each holds its upper end, the first one 0 as well."""
     return AGREEMENT_BINS[min(4, max(0, math.ceil(agreement * 5 - 1e-9) - 1))]
 
 

@@ -8,16 +8,11 @@ def check_bounds(low: float, high: float) -> None:
 
 
 def judge_difficulty(agreement: float, *, low: float = 0.2, high: float = 0.8) -> str | None:
-    """`None` when the instruction stays, else `too_hard` or `too_easy` (SeRL code, `online_filter`).
+    """Return `None` when the instruction stays, else `too_hard` or `too_easy` (SeRL code, `online_filter`).
 
     `agreement` is the mean reward of the group in 0..1, the share of responses that equal the winner. Both bounds are
-    inclusive: of 16 responses, winners of 4 to 12 stay. Raises `ValueError` on a value outside 0..1 or on bad bounds.
+    inclusive: of 16 responses, winners of 4 to 12 stay. Raises `ValueError` on a value outside 0..1.
     """
-    check_bounds(low, high)
     if not 0.0 <= agreement <= 1.0:
         raise ValueError(f"agreement must lie in 0..1, got {agreement}")
-    if agreement < low:
-        return "too_hard"
-    if agreement > high:
-        return "too_easy"
-    return None
+    return "too_hard" if agreement < low else "too_easy" if agreement > high else None

@@ -4,11 +4,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from recipes.common.guards import require, require_off
+from recipes.common.rows import read_rows
 from recipes.common.split_resources import check_resources
 from recipes.errors import ConfigError
 from recipes.serl.estimators import NAMES
 from recipes.serl.instructions import load_template
-from recipes.serl.seeds.questions import read_rows
 from recipes.serl.settings import SerlSettings
 
 ESTIMATORS = (*NAMES, "reinforce_plus_plus", "rloo", "grpo")
@@ -19,7 +20,7 @@ def check_serl_config(config: DictConfig) -> None:
 
     Raises:
         ConfigError: one sentence that says what was found and what to set.
-        DataError, MissingFileError: the seed file cannot be used.
+        DataError, MissingFileError: the seed file or the few-shot prompt file cannot be used.
     """
     settings = SerlSettings.from_mapping(config.serl)
     _check_trainer(config)
@@ -32,19 +33,18 @@ def check_serl_config(config: DictConfig) -> None:
 
 
 def _check_trainer(config: DictConfig) -> None:
-    wanted: dict[str, tuple[Any, Any]] = {
-        "trainer.v1.trainer_mode": (config.trainer.v1.trainer_mode, "serl"),
-        "trainer.v1.sampler.sync_refill_failed_groups": (config.trainer.v1.sampler.sync_refill_failed_groups, False),
-        "trainer.critic_warmup": (config.trainer.critic_warmup, 0),
-        "algorithm.filter_groups.enable": (config.algorithm.filter_groups.enable, False),
-        "critic.enable": (bool(config.critic.enable), False),
-        "reward.reward_model.enable": (config.reward.reward_model.enable, False),
-        "data.gen_batch_size": (config.data.gen_batch_size, None),
-    }
-    for key, (found, expected) in wanted.items():
-        if found != expected:
-            shown = "null" if expected is None else str(expected).lower()
-            raise ConfigError(f"SeRL collects and filters its prompts itself: set {key}={shown}, found {found}")
+    why = "SeRL collects and filters its prompts itself"
+    require(config, "trainer.v1.trainer_mode", "serl", why=why)
+    require(config, "trainer.critic_warmup", 0, why=why)
+    require_off(
+        config,
+        "trainer.v1.sampler.sync_refill_failed_groups",
+        "algorithm.filter_groups.enable",
+        "critic.enable",
+        "reward.reward_model.enable",
+        "data.gen_batch_size",
+        why=why,
+    )
 
 
 def _check_hook(config: DictConfig, settings: SerlSettings) -> None:
@@ -58,17 +58,11 @@ def _check_hook(config: DictConfig, settings: SerlSettings) -> None:
 
 def _check_estimator(config: DictConfig) -> None:
     algorithm = config.algorithm
-    if algorithm.adv_estimator not in ESTIMATORS:
-        raise ConfigError(
-            f"algorithm.adv_estimator must be one of {', '.join(ESTIMATORS)}, found {algorithm.adv_estimator}"
-        )
-    if algorithm.adv_estimator == "serl_grpo" and algorithm.use_kl_in_reward:
-        raise ConfigError(
-            "SeRL's GRPO takes its KL penalty in the loss: set algorithm.use_kl_in_reward=false and "
-            "actor_rollout_ref.actor.use_kl_loss=true"
-        )
-    if algorithm.adv_estimator == "serl_rloo" and algorithm.gamma != 1:
-        raise ConfigError(f"SeRL's RLOO does not discount: set algorithm.gamma=1, found {algorithm.gamma}")
+    require(config, "algorithm.adv_estimator", *ESTIMATORS, why="SeRL has no such estimator")
+    if algorithm.adv_estimator == "serl_grpo":
+        require_off(config, "algorithm.use_kl_in_reward", why="SeRL's GRPO takes its KL penalty in the loss")
+    if algorithm.adv_estimator == "serl_rloo":
+        require(config, "algorithm.gamma", 1, why="SeRL's RLOO does not discount")
 
 
 def _check_sizes(config: DictConfig, settings: SerlSettings) -> None:
@@ -106,7 +100,4 @@ def _check_self_instruction(settings: SerlSettings) -> None:
             f"{settings.seeds} holds {len(seeds)} seeds, a few-shot prompt takes "
             f"serl.instructions.few_shot_generation={instructions.few_shot_generation}: add seeds or lower it"
         )
-    try:
-        load_template(instructions.prompt_file)
-    except (ValueError, FileNotFoundError) as error:
-        raise ConfigError(f"serl.instructions.prompt_file: {error}") from error
+    load_template(instructions.prompt_file)

@@ -1,4 +1,4 @@
-"""From few-shot examples to a generation prompt, and from generated text to clean instructions."""
+"""Build generation prompts from few-shot examples, and clean instructions from generated text."""
 
 import json
 import random
@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+
+from recipes.common.settings import read
+from recipes.errors import ConfigError, MissingFileError
 
 WORDS_MIN = 4
 WORDS_MAX = 150
@@ -31,35 +34,24 @@ class PromptTemplate:
 
 
 def load_template(path: str | Path | None = None) -> PromptTemplate:
-    """Read a few-shot prompt file, a JSON object with the string keys `system` and `user`.
+    """Read a few-shot prompt file, a JSON object with the texts `system` and `user`; None reads the recipe's own.
 
-    `None` reads the file that ships with the recipe. Raises `FileNotFoundError` when the file is missing, and
-    `ValueError` when it is not such an object, has other keys, or `user` is blank or does not end with a newline.
+    Raises:
+        MissingFileError: no such file.
+        ConfigError: it is no such object, or `user` is blank or does not end with a line break.
     """
-    if path is None:
-        source = resources.files("recipes.serl").joinpath("prompts/question_generation.json")
-    else:
-        source = Path(path)
-        if not source.is_file():
-            raise FileNotFoundError(
-                f"few-shot prompt file {source} does not exist; give an existing JSON file or leave it unset"
-            )
+    source = Path(path) if path else resources.files("recipes.serl").joinpath("prompts/question_generation.json")
+    name = f"few-shot prompt file {source}"
+    if not source.is_file():
+        raise MissingFileError(f"{name} does not exist: give an existing JSON file or leave it unset")
     try:
         content = json.loads(source.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"few-shot prompt file {source} is not UTF-8 JSON: {error}") from error
-    if not isinstance(content, dict) or set(content) != {"system", "user"}:
-        found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"few-shot prompt file {source} must hold exactly the keys 'system' and 'user', found {found}")
-    for key, value in content.items():
-        if not isinstance(value, str):
-            raise ValueError(f"few-shot prompt file {source}: {key!r} must be a string, found {type(value).__name__}")
-    if not content["user"].strip() or not content["user"].endswith("\n"):
-        raise ValueError(
-            f"few-shot prompt file {source}: 'user' must be a header that ends with a newline, because the numbered "
-            "examples follow it; add the newline"
-        )
-    return PromptTemplate(system=content["system"], user=content["user"])
+        raise ConfigError(f"{name} is not UTF-8 JSON: {error}") from error
+    template = read(PromptTemplate, content, name)
+    if not template.user.strip() or not template.user.endswith("\n"):
+        raise ConfigError(f"{name}: user must end with a line break, because the numbered examples follow it")
+    return template
 
 
 def draw_examples(
@@ -70,8 +62,6 @@ def draw_examples(
     Up to `max_generated` come without replacement from `generated` (instructions kept so far), the rest from `seeds`.
     Raises `ValueError` when there are too few seeds to fill the prompt.
     """
-    if k < 1 or max_generated < 0:
-        raise ValueError(f"need k >= 1 and max_generated >= 0, got k={k}, max_generated={max_generated}")
     examples = rng.sample(generated, min(max_generated, k, len(generated)))
     missing = k - len(examples)
     if missing > len(seeds):
@@ -84,7 +74,7 @@ def draw_examples(
 
 
 def compose_messages(examples: Sequence[str], template: PromptTemplate) -> list[dict[str, str]]:
-    """The chat messages of one few-shot prompt: header, numbered examples, and the bare next number.
+    """Compose the chat messages of one few-shot prompt: header, numbered examples, and the bare next number.
 
     White space inside an example collapses to single spaces and a trailing ":" goes (SeRL code, `encode_prompt`).
     """
@@ -103,14 +93,12 @@ def fit_prompt(
     max_tokens: int = 1024,
     overlong: str = "drop_examples",
 ) -> tuple[list[int], int]:
-    """Token ids of a few-shot prompt of at most `max_tokens`, and how many examples it shows.
+    """Tokenise a few-shot prompt of at most `max_tokens`; return its ids and the number of examples shown.
 
     `tokenize` renders chat messages, generation prompt included. `overlong="drop_examples"` leaves out the longest
     examples until the prompt fits, so that the closing number and the assistant header survive; `"truncate"` cuts the
     right end off as the original code does. Raises `ValueError` when not even one example fits.
     """
-    if overlong not in ("drop_examples", "truncate"):
-        raise ValueError(f"overlong must be 'drop_examples' or 'truncate', got {overlong!r}")
     shown = list(examples)
     while shown:
         ids = list(tokenize(compose_messages(shown, template)))
@@ -136,7 +124,7 @@ def parse_instructions(text: str) -> list[str]:
 
 
 def filter_instruction(text: str, *, lowercase_like_reference: bool = False) -> tuple[str | None, str | None]:
-    """The cleaned instruction and `None`, or `None` and the reason why it is dropped.
+    """Clean an instruction: the text and `None`, or `None` and the reason why it is dropped.
 
     The rules are those of the original code (`post_process_response`), in its order; the first that applies names the
     reason: `empty`, `too_short` (under 4 words), `too_long` (over 150), `keyword` (it needs a picture or a file),

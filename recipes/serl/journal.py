@@ -1,4 +1,4 @@
-"""JSON-lines records of what became of every instruction, set back to the checkpoint when a run resumes.
+"""Record what became of every instruction as JSON lines, set back to the checkpoint when a run resumes.
 
 Byte offsets, not lines, are what a checkpoint keeps of them: a step appends to three files of its own, and setting them
 back must not depend on how much of the last line reached the disk.

@@ -1,4 +1,4 @@
-"""A round's responses as voted or labelled groups: what can be trained on, what leaves and why."""
+"""Judge a round's responses by vote or by label: groups to train on, and what leaves for which reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -37,7 +37,6 @@ def judge_by_vote(
         if group is None or len(group.samples) < n:
             _leave(judged, instruction, group, "incomplete_group")
             continue
-        gold = [sample.result for sample in group.samples]
         vote = vote_on_group(
             group,
             convention=settings.convention,
@@ -49,7 +48,7 @@ def judge_by_vote(
         if vote is None or vote.winner is None:
             _leave(judged, instruction, group, group.drop or "")
             continue
-        label = _label(gold[vote.winner]) if instruction.origin == "dataset" else None
+        label = _label(group.samples[vote.winner].judged) if instruction.origin == "dataset" else None
         # The original's rule votes on whole texts; only the default one reads an answer out of them.
         answer = vote.answers[vote.winner] if settings.convention == "default" else None
         agreement = sum(vote.rewards) / n
@@ -95,7 +94,7 @@ def labelled_samples(
     infos: Mapping[str, Sequence],
     expected_counts: Mapping[tuple[str, str], int] | None = None,
 ) -> tuple[list[str], list[str], dict[str, list], Mapping[tuple[str, str], int] | None]:
-    """Validation samples whose prompt has a gold answer, in verl's parallel columns; the others have no reward."""
+    """Select the validation samples whose prompt has a gold answer, in verl's parallel columns."""
     reasons = infos.get("reason", [None] * len(uids))
     places = [place for place, reason in enumerate(reasons) if reason != NO_GOLD]
     unlabelled = {uid for uid, reason in zip(uids, reasons, strict=True) if reason == NO_GOLD}
@@ -128,4 +127,4 @@ def _settle(groups: Sequence[responses.Group], faults: RewardFaults, *, expected
         return settle(groups, faults.budget, expected=expected, min_group=min_group)
     results = [sample.result for group in groups for sample in group.samples]
     faults.budget.require([*results, *[Skip("session_failed")] * (expected - len(results))])
-    return Settlement([], [sample.key for group in groups for sample in group.samples], {}, {})
+    return Settlement([], [sample.key for group in groups for sample in group.samples], {}, {}, {})

@@ -1,5 +1,4 @@
-"""The majority label of each prompt at its last visit: how often labels change tells, without gold, how far to trust
-them.
+"""Track the majority label of each prompt at its last visit; how often labels change shows how far to trust them.
 
 Source: TTRL-Guard (arXiv 2605.19444), the flip rate: the share of prompts, among those seen before, whose label differs
 from that of the visit before. Prompts return where they come from a dataset; self-made ones do not.

@@ -21,11 +21,16 @@ NNODES=${NNODES:-1}
 MINI_BATCH=${MINI_BATCH:-$(((NGPUS * NNODES + 15) / 16))}      # prompts of an update: its 16 rows each give every GPU one
 ROLLOUT_NGPUS=${ROLLOUT_NGPUS:-}                        # RESOURCES=split: for rollouts, per node; empty: NGPUS
 ROLLOUT_NNODES=${ROLLOUT_NNODES:-}                      # empty: NNODES
+LORA_RANK=${LORA_RANK:-}                                # adapters of this rank in place of all weights; empty: the scale's
+LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-serl_${SCALE}_${VARIANT}_${ESTIMATOR}}
 
 export SERL_DIR
+
+source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+
 exec python3 -m recipes.serl.main scale="${SCALE}" variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
   resources="${RESOURCES}" \
   ${ROLLOUT_NGPUS:+actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_NGPUS}"} \
@@ -33,15 +38,6 @@ exec python3 -m recipes.serl.main scale="${SCALE}" variant="${VARIANT}" estimato
   ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
   serl.iterations="${ITERATIONS}" \
   actor_rollout_ref.model.path="${MODEL_PATH}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
   actor_rollout_ref.rollout.name="${ROLLOUT}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
   actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  "$@"
+  "${arguments[@]}" "$@"

@@ -24,7 +24,14 @@ def check(config: DictConfig) -> None:
         require_backend(config)
 
 
-RECIPE = Recipe(name="serl", config_name="serl", check=check, blocks=("serl",), more_devices=rollout_devices)
+RECIPE = Recipe(
+    name="serl",
+    config_name="serl",
+    check=check,
+    blocks=("serl",),
+    more_devices=rollout_devices,
+    keeps_state=True,
+)
 
 if __name__ == "__main__":
     sys.exit(main(RECIPE))

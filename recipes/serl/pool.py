@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from recipes.serl.instructions import draw_examples
 from recipes.serl.similarity import RougeIndex
 
-SCOPES = ("pool", "step", "history")
-
 
 @dataclass(frozen=True)
 class Instruction:
@@ -33,12 +31,6 @@ class InstructionPool:
     def __init__(
         self, seeds: Sequence[str], *, threshold: float = 0.7, scope: str = "step", rng_seed: int = 42
     ) -> None:
-        if scope not in SCOPES:
-            raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {scope!r}")
-        if not 0.0 < threshold <= 1.0:
-            raise ValueError(f"the ROUGE-L threshold must lie in (0, 1], got {threshold}")
-        if not seeds:
-            raise ValueError("the instruction pool needs at least one seed, found none")
         self.seeds = tuple(seeds)
         self.threshold = threshold
         self.scope = scope

@@ -1,4 +1,4 @@
-"""When a run ends, and how many optimizer updates it makes."""
+"""When a run ends."""
 
 import math
 from dataclasses import dataclass
@@ -17,18 +17,8 @@ class Schedule:
     instructions_num_per_iteration: int = 2000
     iterations: int = 1
     prompts_per_step: int = 16
-    responses_per_prompt: int = 16
-    sequences_per_update: int = 16
     step_slack: float = 1.0
     available_prompts: int | None = None
-
-    def __post_init__(self) -> None:
-        counts = {name: value for name, value in vars(self).items() if name != "step_slack" and value is not None}
-        for name, value in counts.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a positive whole number, got {value!r}")
-        if self.step_slack < 1.0:
-            raise ValueError(f"step_slack must be at least 1, got {self.step_slack}")
 
     @property
     def total_prompts(self) -> int:
@@ -46,11 +36,6 @@ class Schedule:
         """The most trainer steps a run may take."""
         return math.ceil(self.full_steps * self.step_slack)
 
-    @property
-    def updates(self) -> int:
-        """Optimizer updates in all, the length of the learning-rate schedule: 2000 in the original set-up."""
-        return math.ceil(self.total_prompts * self.responses_per_prompt / self.sequences_per_update)
-
     def prompts_left(self, trained_prompts: int) -> int:
         """Prompts still to train."""
         return max(0, self.total_prompts - trained_prompts)
@@ -59,10 +44,6 @@ class Schedule:
         """Number of the current iteration, from 1; the last one when all are done."""
         return min(self.iterations, trained_prompts // self.instructions_num_per_iteration + 1)
 
-    def finished(self, trained_prompts: int, step: int) -> str | None:
-        """Why the run ends after `step` (`trained_prompts` or `max_steps`), or `None` when it goes on."""
-        if trained_prompts >= self.total_prompts:
-            return "trained_prompts"
-        if step >= self.max_steps:
-            return "max_steps"
-        return None
+    def finished(self, trained_prompts: int, step: int) -> bool:
+        """Whether the run ends after `step`: all prompts are trained, or no more steps may be taken."""
+        return trained_prompts >= self.total_prompts or step >= self.max_steps

@@ -73,7 +73,7 @@ class VoteSettings:
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """What ends a step or a run that does not get on.
+    """Limits of a step, and of a run whose steps train nothing.
 
     Attributes:
         max_rounds: rounds of answers in one step.

@@ -1,8 +1,8 @@
 """Where the prompts of a step come from: the model's own instructions, or the rows of a dataset."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from recipes.serl.instructions import PromptTemplate, filter_instruction, fit_prompt, parse_instructions
 from recipes.serl.journal import Journal
@@ -11,27 +11,6 @@ from recipes.serl.settings import InstructionSettings
 
 Generate = Callable[[list[list[int]], int, int], Sequence[str | None]]
 """Answers few-shot prompts (token ids) of a step and call; `None` stands for a request that failed."""
-
-
-class Source(Protocol):
-    """Gives the instructions of one round, fewer when it cannot get more, and says why in `shortfall`."""
-
-    shortfall: str | None
-
-    @property
-    def exhausted(self) -> bool: ...
-
-    def next_round(self, n: int, *, step: int) -> list[Instruction]: ...
-
-    def keep(self, instructions: Sequence[Instruction]) -> None: ...
-
-    def end_step(self) -> list[Instruction]: ...
-
-    def take_counts(self) -> dict[str, float]: ...
-
-    def state_dict(self) -> dict: ...
-
-    def load_state_dict(self, state: dict) -> None: ...
 
 
 class SelfInstructSource:
@@ -61,11 +40,11 @@ class SelfInstructSource:
         self._step: int | None = None
         self._calls = 0
         self._seeds_taken: list[str] = []
-        self._counts: dict[str, float] = {}
+        self._counts: Counter[str] = Counter()
 
     @property
     def exhausted(self) -> bool:
-        """A model never runs out of things to write."""
+        """Always False: a model can write more."""
         return False
 
     def next_round(self, n: int, *, step: int) -> list[Instruction]:
@@ -85,7 +64,7 @@ class SelfInstructSource:
             if self.settings.fall_back_to_seeds:
                 seeds = self.pool.take_seeds(n - len(taken), step=step, taken=self._seeds_taken)
                 self._seeds_taken += [seed.text for seed in seeds]
-                self._count("seeds_answered", len(seeds))
+                self._counts["seeds_answered"] += len(seeds)
                 taken += seeds
         return taken
 
@@ -99,8 +78,8 @@ class SelfInstructSource:
 
     def take_counts(self) -> dict[str, float]:
         """Counters since the last call of this method."""
-        counts, self._counts = self._counts, {}
-        return counts
+        counts, self._counts = self._counts, Counter()
+        return {name: n for name, n in counts.items() if n}
 
     def state_dict(self) -> dict:
         """The pool's state; nothing else outlives a step."""
@@ -129,33 +108,29 @@ class SelfInstructSource:
                 max_tokens=settings.max_prompt_tokens,
                 overlong=settings.overlong_prompt,
             )
-            self._count("examples_dropped", len(examples) - shown)
+            self._counts["examples_dropped"] += len(examples) - shown
             prompts.append(ids)
         texts = self.generate(prompts, step, call)
-        self._count("generation_calls", 1)
-        self._count("generation_failed", sum(text is None for text in texts))
+        self._counts["generation_calls"] += 1
+        self._counts["generation_failed"] += sum(text is None for text in texts)
         for text in texts:
             items = parse_instructions(text) if text else []
-            self._count("texts_unparsable", int(text is not None and not items))
+            self._counts["texts_unparsable"] += int(text is not None and not items)
             for item in items:
                 self._offer(item, step)
 
     def _offer(self, item: str, step: int) -> None:
-        self._count("parsed", 1)
+        self._counts["parsed"] += 1
         kept, reason = filter_instruction(item, lowercase_like_reference=self.settings.lowercase_like_reference)
         fields = {}
         if kept is not None:
             instruction, similarity = self.pool.offer(kept)
             if instruction is not None:
-                self._count("accepted", 1)
+                self._counts["accepted"] += 1
                 return
             reason, fields = "too_similar", {"similarity": similarity}
-        self._count(f"dropped/{reason}", 1)
+        self._counts[f"dropped/{reason}"] += 1
         self.journal.write("filtered_data", step, idx=None, prompt=item, reason=reason, **fields)
-
-    def _count(self, name: str, n: int) -> None:
-        if n:
-            self._counts[name] = self._counts.get(name, 0) + n
 
 
 class DatasetSource:
@@ -185,10 +160,10 @@ class DatasetSource:
         return [Instruction(idx=row, text=self.questions[row], origin="dataset") for row in rows]
 
     def keep(self, instructions: Sequence[Instruction]) -> None:
-        """A dataset does not learn from its rows."""
+        """Do nothing: rows of a dataset are no few-shot examples."""
 
     def end_step(self) -> list[Instruction]:
-        """Nothing waits between steps."""
+        """Return nothing: no row waits between steps."""
         return []
 
     def take_counts(self) -> dict[str, float]:
@@ -213,3 +188,7 @@ class DatasetSource:
             random.Random(f"{self.rng_seed}/epoch/{epoch}").shuffle(self._shuffled)
             self._shuffled_epoch = epoch
         return self._shuffled
+
+
+Source = SelfInstructSource | DatasetSource
+"""Where the instructions of a round come from; `shortfall` says why there are fewer than were asked for."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.common.guards import require, require_off
 from recipes.common.settings import read
 from recipes.errors import ConfigError
 from recipes.sppo.settings import AGGREGATIONS, SECTION, SppoSettings
@@ -53,27 +54,19 @@ def check_sppo_config(config: DictConfig) -> None:
 
 
 def _check_reference_policy(config: DictConfig) -> None:
-    correction = config.algorithm.get("rollout_correction") or {}
-    if correction.get("bypass_mode"):
-        raise ConfigError(
-            "algorithm.rollout_correction.bypass_mode=true puts the rollout engine's log-probs in the place of the "
-            "actor's, and their mismatch, summed over a response, is as large as SPPO's target; set it to false."
-        )
-    for name in ("rollout_is", "rollout_rs"):
-        if correction.get(name):
-            raise ConfigError(
-                f"algorithm.rollout_correction.{name}={correction.get(name)} reweights or rejects tokens, which SPPO's "
-                "sum over the response does not allow; set it to null."
-            )
-    if config.actor_rollout_ref.actor.get("use_rollout_log_probs"):
-        raise ConfigError(
-            "actor_rollout_ref.actor.use_rollout_log_probs=true replaces the actor's log-probs by the rollout "
-            "engine's, which SPPO's log-ratio does not allow; set it to false."
-        )
-    if not config.trainer.use_v1:
-        raise ConfigError(
-            "trainer.use_v1=false selects verl's legacy trainer, which SPPO does not run on; set it to true."
-        )
+    require_off(
+        config,
+        "algorithm.rollout_correction.bypass_mode",
+        "actor_rollout_ref.actor.use_rollout_log_probs",
+        why="the mismatch of the rollout engine's log-probs, summed over a response, is as large as SPPO's target",
+    )
+    require_off(
+        config,
+        "algorithm.rollout_correction.rollout_is",
+        "algorithm.rollout_correction.rollout_rs",
+        why="SPPO's sum over the response does not allow to reweight or reject tokens",
+    )
+    require(config, "trainer.use_v1", True, why="SPPO does not run on verl's legacy trainer")
     mode = config.trainer.v1.trainer_mode
     if mode in ASYNCHRONOUS:
         raise ConfigError(
@@ -83,28 +76,20 @@ def _check_reference_policy(config: DictConfig) -> None:
 
 
 def _check_loss_terms(config: DictConfig) -> None:
-    if config.critic.enable:
-        raise ConfigError("critic.enable=true trains a critic that SPPO never reads; set it to false.")
-    actor = config.actor_rollout_ref.actor
-    for key, value in (
-        ("algorithm.use_kl_in_reward", config.algorithm.use_kl_in_reward),
-        ("actor_rollout_ref.actor.use_kl_loss", actor.use_kl_loss),
-    ):
-        if value:
-            raise ConfigError(
-                f"{key}=true adds a KL term, while SPPO's square already holds the policy to the one that generated "
-                "the batch; set it to false."
-            )
-    if actor.loss_agg_mode not in AGGREGATIONS:
-        raise ConfigError(
-            "SPPO sums tokens and averages responses; set actor_rollout_ref.actor.loss_agg_mode to one of "
-            f"{', '.join(AGGREGATIONS)}, found {actor.loss_agg_mode}."
-        )
-    if actor.loss_scale_factor is not None:
-        raise ConfigError(
-            "actor_rollout_ref.actor.loss_scale_factor has no effect on SPPO's loss; set it to null, "
-            f"found {actor.loss_scale_factor}."
-        )
+    require_off(config, "critic.enable", why="SPPO never reads a critic")
+    require_off(
+        config,
+        "algorithm.use_kl_in_reward",
+        "actor_rollout_ref.actor.use_kl_loss",
+        why="SPPO's square already holds the policy to the one that generated the batch",
+    )
+    require(
+        config,
+        "actor_rollout_ref.actor.loss_agg_mode",
+        *AGGREGATIONS,
+        why="SPPO sums tokens and averages responses",
+    )
+    require(config, "actor_rollout_ref.actor.loss_scale_factor", None, why="it has no effect on SPPO's loss")
 
 
 def _check_sampling(config: DictConfig, settings: SppoSettings) -> None:
@@ -117,21 +102,17 @@ def _check_sampling(config: DictConfig, settings: SppoSettings) -> None:
         )
     if config.data.train_batch_size * responses < 2:
         raise ConfigError("a batch of one response is its own baseline; set data.train_batch_size to at least 2.")
-    if settings.pairs == "best_worst" and not rollout.calculate_log_probs:
-        raise ConfigError(
-            "algorithm.sppo.pairs=best_worst needs actor_rollout_ref.rollout.calculate_log_probs=true, without which "
-            "verl does not pass on the rows that were left out."
-        )
+    if settings.pairs == "best_worst":
+        why = "without log-probs verl does not pass on the rows that algorithm.sppo.pairs=best_worst leaves out"
+        require(config, "actor_rollout_ref.rollout.calculate_log_probs", True, why=why)
     if not rollout.do_sample or rollout.temperature <= 0:
         raise ConfigError(
             "SPPO regresses on samples of the policy; set actor_rollout_ref.rollout.do_sample=true and a temperature "
             f"above 0, found do_sample={rollout.do_sample} and temperature={rollout.temperature}."
         )
-    if settings.score == "winrate" and rollout.temperature != 1:
-        raise ConfigError(
-            "algorithm.sppo.score=winrate estimates win rates against the policy itself, which is sampled at "
-            f"actor_rollout_ref.rollout.temperature=1, found {rollout.temperature}."
-        )
+    if settings.score == "winrate":
+        why = "algorithm.sppo.score=winrate estimates win rates against the policy itself"
+        require(config, "actor_rollout_ref.rollout.temperature", 1, why=why)
 
 
 def _check_iterations(config: DictConfig, settings: SppoSettings) -> None:

@@ -30,7 +30,7 @@ def judge_win_rates(groups: Sequence[Group], *, base_url: str, model: str, **lim
     Returns:
         ``sppo/judged_share``, the share of compared responses that got a win rate.
     """
-    options = JudgeOptions(base_url=base_url, model=model, api_key=os.environ.get(KEY_VARIABLE, "none"), **limits)
+    options = JudgeOptions(base_url, model, api_key=os.environ.get(KEY_VARIABLE, "none"), **limits)
     return asyncio.run(_judge_all(groups, options))
 
 

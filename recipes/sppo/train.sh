@@ -13,6 +13,8 @@ MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-0}             # above 0: packed micro-
 OFFLOAD=${OFFLOAD:-false}                               # true: parameters and optimizer rest in host memory
 NGPUS=${NGPUS:-4}
 NNODES=${NNODES:-1}
+LORA_RANK=${LORA_RANK:-}                                # adapters of this rank in place of all weights; empty: the scale's
+LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-sppo_${SCALE}_${PRESET}}
@@ -25,18 +27,11 @@ if [ "${MAX_TOKENS_PER_GPU}" -gt 0 ]; then
   )
 fi
 
+source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+
 exec python3 -m recipes.sppo.main scale="${SCALE}" preset="${PRESET}" \
   data.train_files="${TRAIN_FILES}" \
   data.val_files="${VAL_FILES}" \
   actor_rollout_ref.model.path="${MODEL_PATH}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
   actor_rollout_ref.rollout.name="${ROLLOUT}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  ${packing[@]+"${packing[@]}"} "$@"
+  ${packing[@]+"${packing[@]}"} "${arguments[@]}" "$@"

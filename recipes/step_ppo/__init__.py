@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-# `python -m recipes.step_ppo.collect` and its like find their new place through here, for one release.
-__path__.append(str(Path(__file__).parent / "earlier_names"))
+# `python -m recipes.step_ppo.collect` and its like go on working for one release.
+__path__ += [str(Path(__file__).parent / folder) for folder in ("earlier_names", "pipeline")]

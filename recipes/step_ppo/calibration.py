@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def expected_value(probabilities: Tensor) -> Tensor:
-    """Expected share of successful completions: sum over i of i / K times P(i).
+    """Compute the expected share of successful completions: sum over i of i / K times P(i).
 
     Args:
         probabilities: (..., K + 1)
@@ -18,7 +18,7 @@ def expected_value(probabilities: Tensor) -> Tensor:
 
 
 def value_statistics(probabilities: Tensor, hits: Tensor) -> dict[str, float]:
-    """Accuracy, cross-entropy, correlation and calibration of predicted values.
+    """Compute accuracy, cross-entropy, correlation and calibration of predicted values.
 
     Args:
         probabilities: (N, K + 1). hits: (N,), values 0..K.
@@ -35,25 +35,30 @@ def value_statistics(probabilities: Tensor, hits: Tensor) -> dict[str, float]:
         raise ValueError("no labelled prefix to evaluate")
     observed = hits.to(probabilities.dtype) / (probabilities.shape[-1] - 1)
     expected = expected_value(probabilities)
-    both = torch.stack([expected, observed]) - torch.stack([expected.mean(), observed.mean()])[:, None]
-    scale = both.square().sum(dim=1).prod().sqrt()
     picked = probabilities.gather(-1, hits[:, None].long()).squeeze(-1)
     return {
         "accuracy": (probabilities.argmax(dim=-1) == hits).double().mean().item(),
         "cross_entropy": -picked.clamp_min(1e-12).log().mean().item(),
-        "correlation": (both.prod(dim=0).sum() / scale).item() if scale > 0 else 0.0,
+        "correlation": correlation(expected, observed),
         "calibration_error": calibration_error(expected, observed),
         "count": len(hits),
     }
 
 
+def correlation(expected: Tensor, observed: Tensor) -> float:
+    """Pearson's correlation of two (N,) tensors; 0 when either is constant."""
+    if len(expected) < 2:
+        return 0.0
+    return torch.corrcoef(torch.stack([expected, observed]))[0, 1].nan_to_num(0.0).item()
+
+
 def calibration_error(expected: Tensor, observed: Tensor, bins: int = 10) -> float:
-    """Mean absolute difference between expected and observed values, bin by bin, weighted by the bins' sizes."""
+    """Average the absolute difference of expected and observed values over bins, weighted by their sizes."""
     return sum(size * abs(e - o) for e, o, size in calibration_bins(expected, observed, bins)) / len(expected)
 
 
 def calibration_bins(expected: Tensor, observed: Tensor, bins: int = 10) -> list[tuple[float, float, int]]:
-    """Mean expected value, mean observed value and size of each non-empty bin, for a calibration plot."""
+    """Compute mean expected value, mean observed value and size of each non-empty bin."""
     index = (expected * bins).long().clamp(0, bins - 1)
     return [
         (expected[index == b].mean().item(), observed[index == b].mean().item(), int((index == b).sum()))

@@ -17,7 +17,7 @@ def gae(
     lam: float = 0.95,
     whiten: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns per token.
+    """Compute advantages and returns per token.
 
     delta_t = r_t + gamma * V_{t+1} - V_t and A_t = delta_t + gamma * lam * A_{t+1} over the unmasked tokens of a
     row; masked tokens are passed over (the next value is that of the next unmasked token) and the value after the

@@ -6,7 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.common.guards import require, require_off
 from recipes.errors import ConfigError
+from recipes.step_ppo.pure import ESTIMATORS
 from recipes.step_ppo.settings import StepPPOSettings
 
 
@@ -18,33 +20,44 @@ def check_step_ppo_config(config: DictConfig) -> None:
     """
     block: Any = OmegaConf.to_container(config.step_ppo, resolve=True)
     settings = StepPPOSettings.from_mapping(block)
-    rollout = config.actor_rollout_ref.rollout
-    wanted = {
-        "trainer.v1.trainer_mode": (
-            config.trainer.v1.trainer_mode,
-            "step_ppo",
-            "the trainer has its own advantage stage",
-        ),
-        "algorithm.adv_estimator": (config.algorithm.adv_estimator, "gae", "step-PPO estimates advantages with GAE"),
-        "critic.enable": (config.critic.enable, True, "GAE needs a critic"),
-        "reward.reward_manager.name": (config.reward.reward_manager.name, "step_ppo", "it reads the PRM"),
-        "actor_rollout_ref.rollout.agent.default_agent_loop": (
-            rollout.agent.default_agent_loop,
-            "step_ppo",
-            "it carries a reward for each token",
-        ),
-    }
-    for key, (found, expected, why) in wanted.items():
-        if found != expected:
-            shown = "true" if expected is True else expected
-            raise ConfigError(f"{key} is {found}; {why}: set {key}={shown}")
+    require(config, "trainer.v1.trainer_mode", "step_ppo", why="the trainer has its own advantage stage")
+    _check_advantages(config, settings)
+    require(config, "reward.reward_manager.name", "step_ppo", why="the reward manager reads the PRM")
+    why = "the agent loop carries a reward for each token"
+    require(config, "actor_rollout_ref.rollout.agent.default_agent_loop", "step_ppo", why=why)
     if config.reward.custom_reward_function.path is None:
         raise ConfigError(
             "reward.custom_reward_function.path is null, and verl then bypasses the reward manager: "
             "leave it at pkg://reward_fns.multiple_choice or set another function for the final answer"
         )
     _check_prm(config, settings)
-    _check_critic(str(config.critic.model.path))
+    if config.critic.enable:
+        _check_critic(str(config.critic.model.path))
+
+
+def _check_advantages(config: DictConfig, settings: StepPPOSettings) -> None:
+    name = config.algorithm.adv_estimator
+    if name not in ESTIMATORS:
+        if settings.verifiable.weight:
+            raise ConfigError(
+                f"step_ppo.verifiable.weight={settings.verifiable.weight} belongs to PURE's estimators: set "
+                f"algorithm.adv_estimator={ESTIMATORS[0]}, or step_ppo.reward.last_step=outcome with GAE"
+            )
+        why = "step-PPO estimates advantages with GAE or by PURE"
+        require(config, "algorithm.adv_estimator", "gae", *ESTIMATORS, why=why)
+        require(config, "critic.enable", True, why="GAE needs a critic")
+        return
+    require_off(config, "critic.enable", why=f"{name} has no critic")
+    if config.actor_rollout_ref.rollout.n < 2:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: {name} compares the responses to a "
+            "prompt with each other; set it to 2 or more (PURE: 4)"
+        )
+    if settings.reward.needs_outcome:
+        raise ConfigError(
+            f"{name} adds the gold answer apart from the step rewards: set step_ppo.verifiable.weight, and leave "
+            "step_ppo.reward.mode=outcome and last_step=outcome to GAE"
+        )
 
 
 def _check_prm(config: DictConfig, settings: StepPPOSettings) -> None:

@@ -62,12 +62,12 @@ def _short_last_step(prefix: str) -> bool:
 
 
 def trajectory_value(correct: bool, num_completions: int) -> int:
-    """Label of a complete trajectory: every completion of a right one would be right, of a wrong one none."""
+    """Label a complete trajectory: every completion of a right one would be right, of a wrong one none."""
     return num_completions if correct else 0
 
 
 def class_probability(probabilities: "Tensor", classes: Sequence[int] = (2, 3)) -> "Tensor":
-    """Probability that the value lies in `classes`.
+    """Compute the probability that the value lies in `classes`.
 
     Args:
         probabilities: (..., K + 1), softmax over the values 0..K.

@@ -2,21 +2,26 @@
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from recipes.common.settings import Count
 
 
 @dataclass(frozen=True)
 class LengthAlarmSettings:
-    """baseline_steps: training steps whose mean response is the yardstick. window: training steps of the moving
-    mean. factor: growth of tokens or reasoning steps per response over the yardstick that raises the alarm.
+    """When growing responses raise the alarm.
+
+    Attributes:
+        baseline_steps: first training steps, whose mean response is the baseline.
+        window: training steps of the moving mean.
+        factor: growth of tokens or reasoning steps per response over the baseline that raises the alarm.
     """
 
-    baseline_steps: int = 10
-    window: int = 5
-    factor: float = 1.5
-
-    def __post_init__(self) -> None:
-        if self.baseline_steps < 1 or self.window < 1 or not self.factor > 1:
-            raise ValueError("baseline_steps and window must be at least 1 and factor above 1")
+    baseline_steps: Count = 10
+    window: Count = 5
+    factor: Annotated[float, Gt(1)] = 1.5
 
 
 class LengthAlarm:
@@ -29,10 +34,10 @@ class LengthAlarm:
         self._recent: deque[tuple[float, float]] = deque(maxlen=settings.window)
 
     def update(self, tokens: float, steps: float) -> dict[str, float]:
-        """Take in one training step's mean tokens and reasoning steps per response.
+        """Add one training step's mean tokens and reasoning steps per response.
 
         Returns:
-            `token_growth`, `step_growth` (1.0 while the yardstick is measured) and `alarm` (1.0 when either exceeds
+            `token_growth`, `step_growth` (1.0 while the baseline is measured) and `alarm` (1.0 when either exceeds
             the factor).
         """
         self._recent.append((tokens, steps))

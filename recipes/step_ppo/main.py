@@ -5,7 +5,13 @@ import sys
 from recipes.launch.start import Recipe, main
 from recipes.step_ppo.guards import check_step_ppo_config
 
-RECIPE = Recipe(name="step_ppo", config_name="step_ppo", check=check_step_ppo_config, blocks=("step_ppo",))
+RECIPE = Recipe(
+    name="step_ppo",
+    config_name="step_ppo",
+    check=check_step_ppo_config,
+    blocks=("step_ppo",),
+    keeps_state=True,
+)
 
 if __name__ == "__main__":
     sys.exit(main(RECIPE))

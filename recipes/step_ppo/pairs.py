@@ -6,12 +6,12 @@ saw the last pair of a question again and again; here every pair is its own froz
 """
 
 import random
+import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.step_ppo import earlier_names
-from recipes.step_ppo.prm_scores import counted_steps, trajectory_score
+from recipes.step_ppo.prm_scores import REDUCTIONS, Reduction, counted_steps
 
 PairKind = Literal["contrastive", "positive"]
 
@@ -115,7 +115,7 @@ def candidates_of(
     trajectory: dict,
     scores: dict | None,
     *,
-    reduction: Literal["product", "min", "sum"],
+    reduction: Reduction,
     drop_kinds: Sequence[str],
     skip_last: int,
 ) -> list[Candidate]:
@@ -134,15 +134,14 @@ def candidates_of(
     for index, response in enumerate(trajectory["responses"]):
         score, steps = None, None
         if index in scored:
-            values, kinds = scored[index]["step_scores"], scored[index]["kinds"]
-            counted = counted_steps(values, kinds, drop_kinds=drop_kinds, skip_last=skip_last)
+            found = scored[index]
+            counted = counted_steps(found["step_scores"], found["kinds"], drop_kinds=drop_kinds, skip_last=skip_last)
             if counted:
-                score = trajectory_score(values, kinds, reduction=reduction, drop_kinds=drop_kinds, skip_last=skip_last)
-                steps = tuple(counted)
+                score, steps = REDUCTIONS[reduction](counted), tuple(counted)
         lines = len(response["text"].split("\n"))
         candidates.append(Candidate(index, response["text"], bool(response["correct"]), score, steps, lines))
     return candidates
 
 
 if __name__ == "__main__":
-    earlier_names.run("pairs")
+    runpy.run_module("recipes.step_ppo.pipeline.pairs", run_name="__main__")

@@ -1,5 +1,7 @@
-"""From step probabilities to one score per trajectory. Source: LPR code, best_of_filter_by_reward_v2.2.py and
-_v2.2.1.py."""
+"""Reduce step probabilities to one score per trajectory.
+
+Source: LPR code, best_of_filter_by_reward_v2.2.py and _v2.2.1.py.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,13 +9,13 @@ from typing import Literal
 
 Reduction = Literal["product", "min", "sum"]
 
-_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {"product": math.prod, "min": min, "sum": math.fsum}
+REDUCTIONS: dict[Reduction, Callable[[Sequence[float]], float]] = {"product": math.prod, "min": min, "sum": math.fsum}
 
 
 def counted_steps(
     step_scores: Sequence[float], kinds: Sequence[str], *, drop_kinds: Sequence[str] = (), skip_last: int = 0
 ) -> list[float]:
-    """Step scores that enter the trajectory score.
+    """Select the step scores that enter the trajectory score.
 
     Args:
         step_scores: one per step. kinds: kind of each step.
@@ -30,25 +32,3 @@ def counted_steps(
         raise ValueError(f"skip_last must be 0 or more, found {skip_last}")
     stop = max(0, len(step_scores) - skip_last)
     return [score for score, kind in zip(step_scores[:stop], kinds[:stop], strict=True) if kind not in drop_kinds]
-
-
-def trajectory_score(
-    step_scores: Sequence[float],
-    kinds: Sequence[str],
-    *,
-    reduction: Reduction = "product",
-    drop_kinds: Sequence[str] = (),
-    skip_last: int = 0,
-) -> float:
-    """Product, minimum or sum of the counted step scores.
-
-    Raises:
-        ValueError: an unknown reduction, or no step is left: such a trajectory has no score and is no candidate for
-            pairs.
-    """
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"unknown reduction {reduction!r}: expected one of {', '.join(_REDUCTIONS)}")
-    counted = counted_steps(step_scores, kinds, drop_kinds=drop_kinds, skip_last=skip_last)
-    if not counted:
-        raise ValueError("no step is left to score")
-    return float(_REDUCTIONS[reduction](counted))

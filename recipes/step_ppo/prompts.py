@@ -69,34 +69,29 @@ def ordered_options(options: Sequence[str], label: int | None, order: str | None
 
 
 def question_block(context: str, question: str, options: Sequence[str]) -> str:
-    """Context, question and lettered options, separated by blank lines."""
+    """Join context, question and lettered options, separated by blank lines."""
     lines = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
     return f"Context:\n{context}\n\nQuestion:\n{question}\n\nOptions:\n{lines}"
 
 
-def react_prompt(context: str, question: str, options: Sequence[str], *, example: str | None = None) -> str:
-    """Prompt that ends with `Thought 1:`.
+def react_prompt(context: str, question: str, options: Sequence[str]) -> str:
+    """Build a prompt that ends with `Thought 1:`.
 
     Raises:
         ValueError: more than four options, which have no letter.
     """
     if not 1 <= len(options) <= len(LETTERS):
         raise ValueError(f"expected 1 to {len(LETTERS)} options, found {len(options)}")
-    parts = [
-        REACT_INSTRUCTION,
-        *([example] if example else []),
-        f"{question_block(context, question, options)}\n\n{FIRST_STEP}",
-    ]
-    return "\n\n".join(parts)
+    return f"{REACT_INSTRUCTION}\n\n{question_block(context, question, options)}\n\n{FIRST_STEP}"
 
 
 def math_prompt(problem: str) -> str:
-    """Prompt of the maths variant; each line of the response is a step."""
+    """Build the prompt of the maths variant; each line of the response is a step."""
     return f"{MATH_INSTRUCTION}\n\nProblem:\n{problem.strip()}\n\n{MATH_TAIL}"
 
 
 def with_example(prompt: str, example: str) -> str:
-    """A zero-shot prompt made one-shot: the example stands between the instruction and the question.
+    """Make a zero-shot prompt one-shot: the example stands between the instruction and the question.
 
     Raises:
         ValueError: the prompt has no instruction of this module, so the place is unknown.

@@ -21,7 +21,7 @@ CleaningRules = Literal["1.0", "1.1"]
 
 
 def step_kind(line: str) -> str | None:
-    """`Thought`, `Action` or `Observation` when `line` opens a step, else None."""
+    """Return `Thought`, `Action` or `Observation` when `line` opens a step, else None."""
     return next((kind for kind in STEP_KINDS if line.startswith(f"{kind} ")), None)
 
 

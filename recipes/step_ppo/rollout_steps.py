@@ -1,12 +1,10 @@
-"""Where the steps of a rollout end, on its own token ids; or why it earns nothing."""
+"""Find where the steps of a rollout end on its token ids, or why it has none."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from recipes.step_ppo.steps import Decoder, StepStyle, decode_response, generated_tokens, segment_response
-
-MALFORMED = ("empty", "truncated", "no_step", "step_end_in_prompt", "merged_steps")
 
 
 @dataclass(frozen=True)

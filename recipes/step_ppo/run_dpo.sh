@@ -26,6 +26,7 @@ MICRO_BATCH=${MICRO_BATCH:-4}
 ACCUMULATION=${ACCUMULATION:-4}                         # 64 pairs per update on four devices
 
 exec accelerate launch --num_processes "${NGPUS}" --mixed_precision bf16 --use_fsdp --fsdp_version 2 \
+  --fsdp_state_dict_type FULL_STATE_DICT \
   --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP -m recipes.step_ppo.pipeline.dpo \
   --data "${DATA}" --pairs "${PAIRS}" --model "${MODEL_PATH}" --output "${OUTPUT}" \
   --loss "${LOSS}" --beta "${BETA}" --label-smoothing "${LABEL_SMOOTHING}" --learning-rate "${LR}" --epochs 2 \

@@ -14,6 +14,7 @@ esac
 NGPUS=${NGPUS:-4}
 
 exec accelerate launch --num_processes "${NGPUS}" --mixed_precision bf16 --use_fsdp --fsdp_version 2 \
+  --fsdp_state_dict_type FULL_STATE_DICT \
   --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP -m recipes.step_ppo.pipeline.prm \
   --data "${ROOT}/train.parquet" --trajectories "${ROOT}/${ROUND}/trajectories.jsonl" \
   --values "${ROOT}/${ROUND}/values.jsonl" --dev-values "${ROOT}/${ROUND}/dev_values.jsonl" \

@@ -22,6 +22,8 @@ OFFLOAD=${OFFLOAD:-false}                               # true: parameters and o
 NGPUS=${NGPUS:-4}
 PRM_NGPUS=${PRM_NGPUS:-4}
 NNODES=${NNODES:-1}
+LORA_RANK=${LORA_RANK:-}                                # adapters of this rank in place of all weights; empty: the scale's
+LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-step_ppo_${SCALE}_${PRESET}}
@@ -30,6 +32,11 @@ REWARD=()
 if [[ ${PRESET} == prm ]]; then
   REWARD=(step_ppo.reward.mode="${MODE}" reward.reward_model.model_path="${PRM_PATH}"
     reward.reward_model.n_gpus_per_node="${PRM_NGPUS}")
+fi
+
+source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+if [ -n "${LORA_RANK}" ]; then
+  arguments+=(critic.model.lora_rank="${LORA_RANK}" critic.model.lora_alpha="${LORA_ALPHA}")
 fi
 
 exec python3 -m recipes.step_ppo.main scale="${SCALE}" preset="${PRESET}" "${REWARD[@]}" \
@@ -41,13 +48,6 @@ exec python3 -m recipes.step_ppo.main scale="${SCALE}" preset="${PRESET}" "${REW
   critic.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}" \
   actor_rollout_ref.actor.fsdp_config.fsdp_size="${FSDP_SIZE}" \
   actor_rollout_ref.actor.fsdp_config.reshard_after_forward="${RESHARD}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  "$@"
+  critic.fsdp.param_offload="${OFFLOAD}" \
+  critic.fsdp.optimizer_offload="${OFFLOAD}" \
+  "${arguments[@]}" "$@"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recipes.common.settings import Count, NonNegative, Positive, read
+from recipes.common.settings import Count, NonNegative, Positive, Share, read
 from recipes.step_ppo.length_alarm import LengthAlarmSettings
 from recipes.step_ppo.step_rewards import StepRewardConfig
 from reward_fns.result import FailureBudget
@@ -30,15 +30,29 @@ class PRMSettings:
 
 
 @dataclass(frozen=True)
+class VerifiableSettings:
+    """The gold answer beside the process reward, for the estimators `pure_token` and `pure_rloo`.
+
+    Attributes:
+        weight: factor of the outcome against the mean outcome of the prompt's other responses.
+        share: prompts that keep their answer, as a share of all; the others train on the PRM alone.
+    """
+
+    weight: NonNegative = 0.0
+    share: Share = 1.0
+
+
+@dataclass(frozen=True)
 class StepPPOSettings:
     """The whole block.
 
     Attributes:
         reward: how PRM values become token rewards.
-        prm: which PRM, and how patiently it is asked.
+        prm: which PRM, with timeouts and retry limits.
         step_style: `react`, or `lines` for maths.
         score_truncated: give step rewards to responses cut by the length limit, as the LPR code does.
         whiten_advantages: whiten them, as verl's own GAE does.
+        verifiable: how much the gold answer counts beside the PRM, and for which prompts (PURE's estimators only).
         failure_budget: share of a batch that may be skipped because the PRM or a gold answer failed.
         length_alarm: when growing responses raise the alarm.
     """
@@ -48,6 +62,7 @@ class StepPPOSettings:
     step_style: Literal["react", "lines"] = "react"
     score_truncated: bool = False
     whiten_advantages: bool = False
+    verifiable: VerifiableSettings = field(default_factory=VerifiableSettings)
     failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(min_count=2))
     length_alarm: LengthAlarmSettings = field(default_factory=LengthAlarmSettings)
 

@@ -5,10 +5,10 @@ seeded per trajectory, and shards lose no remainder.
 """
 
 import random
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recipes.step_ppo import earlier_names
 from recipes.step_ppo.react import step_kind
 from recipes.step_ppo.steps import StepStyle
 
@@ -47,7 +47,7 @@ class State:
 
 
 def state_lines(response: str, style: StepStyle = "react") -> list[tuple[int, str]]:
-    """Line number and kind of the steps that may become states.
+    """List line number and kind of the steps that may become states.
 
     The first thought is none of them (its label stands in the prompt), nor is the final action.
     """
@@ -78,12 +78,12 @@ def sample_states(response: str, sampling: StateSampling, rng: random.Random) ->
 
 
 def trajectory_rng(seed: int, question_id: str, response_index: int) -> random.Random:
-    """Random stream of one trajectory, the same whatever the order or sharding of the questions."""
+    """Make the random stream of one trajectory, the same whatever the order or sharding of the questions."""
     return random.Random(f"{seed}/{question_id}/{response_index}")
 
 
 def shard_bounds(count: int, num_shards: int) -> list[tuple[int, int]]:
-    """`num_shards` half-open ranges that cover 0..count in order, sizes differing by at most one.
+    """Split 0..count into `num_shards` half-open ranges in order, sizes differing by at most one.
 
     Raises:
         ValueError: fewer than one shard.
@@ -95,7 +95,7 @@ def shard_bounds(count: int, num_shards: int) -> list[tuple[int, int]]:
 
 
 def state_records(trajectory: dict, sampling: StateSampling, seed: int) -> Iterator[dict]:
-    """Records of the states of one question's trajectories (a record of `collect`)."""
+    """Make the records of the states of one question's trajectories (a record of `collect`)."""
     for index, response in enumerate(trajectory["responses"]):
         rng = trajectory_rng(seed, trajectory["id"], index)
         for state in sample_states(response["text"], sampling, rng):
@@ -111,4 +111,4 @@ def state_records(trajectory: dict, sampling: StateSampling, seed: int) -> Itera
 
 
 if __name__ == "__main__":
-    earlier_names.run("states")
+    runpy.run_module("recipes.step_ppo.pipeline.states", run_name="__main__")

@@ -1,4 +1,4 @@
-"""PRM values of a rollout turned into a reward on the last token of each step.
+"""Turn the PRM values of a rollout into a reward on the last token of each step.
 
 Source: LPR code, lora_share_trainer/utils/post_process.py (`react_process_reward`, `_eos`, `_eos_w_label`). There
 the reward of token t is shifted to the action t - 1 that produced it; verl's `rm_scores[t]` already belongs to the
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from recipes.common.settings import Finite, Positive
+
 Mode = Literal["sum", "mean", "difference", "min", "product", "softmin", "outcome"]
 LastStep = Literal["step_end", "eos", "outcome"]
 
-_MODES = ("sum", "mean", "difference", "min", "product", "softmin", "outcome")
 TEMPERATURE = 0.1
-_LAST_STEPS = ("step_end", "eos", "outcome")
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,16 @@ class StepRewardConfig:
 
     mode: Mode = "sum"
     last_step: LastStep = "step_end"
-    scale: float = 1.0
-    outcome_weight: float = 1.0
-    clip: float = 5.0
+    scale: Finite = 1.0
+    outcome_weight: Finite = 1.0
+    clip: Positive = 5.0
 
     def __post_init__(self) -> None:
-        if self.mode not in _MODES:
-            raise ValueError(f"unknown step reward mode {self.mode!r}: expected one of {', '.join(_MODES)}")
-        if self.last_step not in _LAST_STEPS:
-            raise ValueError(f"unknown last_step {self.last_step!r}: expected one of {', '.join(_LAST_STEPS)}")
         if self.mode == "softmin" and self.last_step == "outcome":
             raise ValueError(
                 "mode softmin weighs the steps' values against each other, and a gold answer is none of them: leave "
                 "last_step=outcome out"
             )
-        if not self.clip > 0:
-            raise ValueError(f"clip must be positive, found {self.clip}")
 
     @property
     def needs_outcome(self) -> bool:
@@ -79,7 +73,7 @@ def token_rewards(
     eos_index: int | None = None,
     outcome: float | None = None,
 ) -> list[float]:
-    """Reward of every response token.
+    """Compute the reward of every response token.
 
     Args:
         values: (T,) PRM value, in [0, 1], at each response token; None in mode `outcome`.
@@ -99,9 +93,8 @@ def token_rewards(
     rewards = [0.0] * length
     if config.mode == "outcome":
         if length:
-            rewards[length - 1 if eos_index is None else eos_index] = _clipped(
-                config.outcome_weight * (outcome or 0.0), config.clip
-            )
+            place = length - 1 if eos_index is None else eos_index
+            rewards[place] = _clipped(config.outcome_weight * (outcome or 0.0), config.clip)
         return rewards
     if not step_ends:
         raise ValueError("a response without a step has no step reward")
@@ -116,19 +109,29 @@ def token_rewards(
         places[-1] = eos_index
     if config.mode == "softmin":
         found = [config.scale * reward for reward in softmin([2 * values[place] - 1 for place in places])]
-        for place, reward in zip(places, found, strict=True):
-            rewards[place] = _clipped(reward, config.clip)
-        return rewards
-    step_values = [config.scale * values[place] for place in places]
-    if config.last_step == "outcome":
-        step_values[-1] = config.outcome_weight * (outcome or 0.0)
-    for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
+    else:
+        step_values = [config.scale * values[place] for place in places]
+        if config.last_step == "outcome":
+            step_values[-1] = config.outcome_weight * (outcome or 0.0)
+        found = step_rewards(step_values, config.mode)
+    for place, reward in zip(places, found, strict=True):
         rewards[place] = _clipped(reward, config.clip)
     return rewards
 
 
+def malformed_rewards(length: int, config: StepRewardConfig) -> list[float]:
+    """(T,) rewards of a response whose steps cannot be scored: as one step with p = 0.
+
+    That is 0 everywhere, but in mode `softmin`, where p = 0 is a reward of -1.
+    """
+    rewards = [0.0] * length
+    if config.mode == "softmin" and length:
+        rewards[-1] = _clipped(-config.scale, config.clip)
+    return rewards
+
+
 def step_rewards(step_values: Sequence[float], mode: Mode) -> list[float]:
-    """Reward of each step from the value of each step; see `StepRewardConfig.mode`."""
+    """Compute the reward of each step from the value of each step; see `StepRewardConfig.mode`."""
     match mode:
         case "sum":
             return list(step_values)
@@ -144,7 +147,7 @@ def step_rewards(step_values: Sequence[float], mode: Mode) -> list[float]:
 
 
 def softmin(rewards: Sequence[float], temperature: float = TEMPERATURE) -> list[float]:
-    """Each step's reward times its weight exp(-r / T) / sum exp(-r / T): the worst step carries the return.
+    """Weigh each step's reward by exp(-r / T) / sum exp(-r / T): the worst step carries the return.
 
     Source: PURE, openrlhf/trainer/ppo_utils/experience_maker.py.
     """

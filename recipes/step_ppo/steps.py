@@ -34,7 +34,7 @@ class Decoder(Protocol):
 
 
 def segment(text: str, style: StepStyle = "react") -> list[Step]:
-    """Steps of a whole trajectory.
+    """Split a whole trajectory into steps.
 
     Args:
         text: for `react` a text that contains a line starting with `Thought 1:` (what stands before it is ignored);
@@ -62,7 +62,7 @@ def segment(text: str, style: StepStyle = "react") -> list[Step]:
 
 
 def segment_response(response: str, style: StepStyle = "react") -> list[Step]:
-    """Steps of a response as generated, in the response's own character positions.
+    """Split a response as generated into steps, in the response's own character positions.
 
     The label of the first thought belongs to the prompt, so the first step starts before position 0; its `end` is at
     most 0 when the first thought is empty (the response opens with a line break).
@@ -84,7 +84,7 @@ def _has_content(text: str, step: Step) -> bool:
 
 
 def covering_tokens(offsets: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[int]:
-    """The token that covers the last character before each position in `ends`.
+    """Find the token that covers the last character before each position in `ends`.
 
     Args:
         offsets: (T,) character span (start, stop) of each token, as a fast tokenizer returns them; tokens without
@@ -130,5 +130,5 @@ def generated_tokens(tokenizer: Decoder, ids: Sequence[int], ends: Sequence[int]
 
 
 def decode_response(tokenizer: Decoder, ids: Sequence[int]) -> str:
-    """Text of generated ids, without special tokens and without cosmetic changes to spaces."""
+    """Decode generated ids, without special tokens and without cosmetic changes to spaces."""
     return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

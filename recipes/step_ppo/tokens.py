@@ -20,7 +20,7 @@ class EncodedTrajectory:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub id.
+    """Load the tokenizer of a folder or Hub id.
 
     Raises:
         ValueError: there is none, as when `name` is only what an endpoint calls its model.
@@ -32,7 +32,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Ids of a prompt as the rollout sees it. An EOS that the tokenizer may append is left off."""
+    """Encode a prompt as the rollout sees it, without an EOS that the tokenizer may append."""
     return _encode(tokenizer, prompt)[0]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from recipes.errors import ConfigError
 from recipes.tandem.settings import check_junior_weight
-from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, engine_arguments
+from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, engine_arguments
 
 SECTION = "tandem_config"
 
@@ -38,7 +38,7 @@ def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list
         section: the content of `tandem_config`, with names of either kind.
 
     Raises:
-        ConfigError: two published names for one setting, a published setting that cannot be had, or a loss weight of
+        ConfigError: two published names for one setting, a published setting without counterpart, or a loss weight of
             the junior's tokens other than 0.
     """
     if not isinstance(section, Mapping):
@@ -79,8 +79,20 @@ def tandem_config(section: Mapping[str, Any]) -> TandemConfig:
         raise ConfigError(f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}: {error}") from error
 
 
-def replace_section(engine_kwargs: MutableMapping[str, Any]) -> None:
+def replace_section(
+    engine_kwargs: MutableMapping[str, Any],
+    senior_model: str | None = None,
+    lora: bool = False,
+    max_num_seqs: int | None = None,
+) -> str:
     """Turn `tandem_config`, which vLLM does not know, into the engine arguments it stands for, in place.
+
+    Args:
+        engine_kwargs: `engine_kwargs.vllm` of the rollout.
+        senior_model, lora, max_num_seqs: what the choice of `mode: auto` depends on.
+
+    Returns:
+        The mode and why it was chosen.
 
     Raises:
         ConfigError: no `tandem_config`, a faulty one, or an engine argument that was also given by hand.
@@ -92,8 +104,7 @@ def replace_section(engine_kwargs: MutableMapping[str, Any]) -> None:
         )
     settings, _ = canonical_settings(section)
     tandem_config(section)
-    # on_gpu would let `auto` become the speculative mode, which has trained nowhere yet: on request only
-    arguments = engine_arguments(settings, on_gpu=False)
+    arguments = engine_arguments(settings, senior_model, lora, batch=max_num_seqs)
     for name in arguments.keys() & engine_kwargs.keys():
         if name == "additional_config" and CONFIG_KEY not in engine_kwargs[name]:
             arguments[name] = {**engine_kwargs[name], **arguments[name]}
@@ -102,3 +113,4 @@ def replace_section(engine_kwargs: MutableMapping[str, Any]) -> None:
                 f"engine_kwargs.vllm.{name}={engine_kwargs[name]!r} is decided by tandem decoding; leave it out."
             )
     engine_kwargs.update(arguments)
+    return arguments["additional_config"][REASON_KEY]

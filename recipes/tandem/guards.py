@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.common.guards import require, require_off
 from recipes.common.settings import read
 from recipes.errors import ConfigError, DataError
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
@@ -21,6 +22,7 @@ from vllm_patches.tandem.config import TandemConfig, check_models
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
 PORTABLE_LOOP = "tandem_portable"
 MANAGER = "recipes.tandem.adapters.rollout.TandemAgentLoopManager"
+MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 JUNIOR_KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}.junior_model"
 
 
@@ -34,11 +36,7 @@ def check_tandem_config(config: DictConfig) -> None:
         ConfigError, MissingFileError, DataError: one sentence that says what was found and what to set.
     """
     settings = read(TandemSettings, config.algorithm.get("tandem"), BLOCK)
-    if config.trainer.v1.trainer_mode != TRAINER:
-        raise ConfigError(
-            f"trainer.v1.trainer_mode must be {TRAINER}, which stops on a lost authorship mask and trains on the "
-            f"policy that wrote; found {config.trainer.v1.trainer_mode}."
-        )
+    require(config, "trainer.v1.trainer_mode", TRAINER, why="another trainer would go on with a lost authorship mask")
     _check_validation(config, settings)
     rollout = config.actor_rollout_ref.rollout
     section = rollout.engine_kwargs.get("vllm", {}).get(SECTION)
@@ -69,7 +67,7 @@ def _check_portable(config: DictConfig, settings: TandemSettings, section: objec
             f"the portable path runs on an ordinary engine; leave out {SECTION} and set actor_rollout_ref.rollout.name "
             f"to one of verl's, found {rollout.name}."
         )
-    _check_loop_manager(rollout)
+    require(config, MANAGER_KEY, MANAGER, why="with another manager validation would not be solo")
     _check_objective(config, settings)
     portable = read(PortableSettings, settings.portable, f"{BLOCK}.portable")
     _check_both_models(portable.schedule, config.actor_rollout_ref.model)
@@ -115,47 +113,32 @@ def _check_rollout(config: DictConfig) -> None:
             f"actor_rollout_ref.rollout.agent.default_agent_loop={rollout.agent.default_agent_loop} would train on the "
             f"junior's tokens; set it to {AGENT_LOOP}."
         )
-    _check_loop_manager(rollout)
-    if rollout.pipeline_model_parallel_size > 1:
-        raise ConfigError("tandem decoding takes no pipeline parallelism; set pipeline_model_parallel_size to 1.")
-    for key, on in (
-        ("mtp.enable_rollout", rollout.mtp.enable and rollout.mtp.enable_rollout),
-        ("enable_rollout_routing_replay", rollout.enable_rollout_routing_replay),
-        ("disaggregation.enabled", rollout.disaggregation.enabled),
-    ):
-        if on:
-            raise ConfigError(f"actor_rollout_ref.rollout.{key}=true cannot be combined with tandem decoding.")
-
-
-def _check_loop_manager(rollout: DictConfig) -> None:
-    if rollout.agent.agent_loop_manager_class != MANAGER:
-        raise ConfigError(
-            "actor_rollout_ref.rollout.agent.agent_loop_manager_class must be "
-            f"{MANAGER}, without which validation would not be solo; found {rollout.agent.agent_loop_manager_class}."
-        )
+    require(config, MANAGER_KEY, MANAGER, why="with another manager validation would not be solo")
+    why = "it cannot be combined with tandem decoding"
+    require(config, "actor_rollout_ref.rollout.pipeline_model_parallel_size", 1, why=why)
+    if rollout.mtp.enable:
+        require_off(config, "actor_rollout_ref.rollout.mtp.enable_rollout", why=why)
+    require_off(
+        config,
+        "actor_rollout_ref.rollout.enable_rollout_routing_replay",
+        "actor_rollout_ref.rollout.disaggregation.enabled",
+        why=why,
+    )
 
 
 def _check_objective(config: DictConfig, settings: TandemSettings) -> None:
     actor = config.actor_rollout_ref.actor
-    if config.algorithm.use_kl_in_reward:
-        raise ConfigError(
-            "algorithm.use_kl_in_reward=true would take its penalty from the senior's tokens alone and spread it over "
-            "the group; set it to false."
-        )
-    correction = config.algorithm.get("rollout_correction") or {}
-    for name in ("bypass_mode", "rollout_is", "rollout_rs"):
-        if correction.get(name):
-            raise ConfigError(
-                f"algorithm.rollout_correction.{name}={correction.get(name)} compares with the rollout engine's "
-                "log-probs, which at a junior's token are the junior's; leave it off."
-            )
-    if actor.get("use_rollout_log_probs"):
-        raise ConfigError(
-            "actor_rollout_ref.actor.use_rollout_log_probs=true takes the junior's log-probs for the senior's; set it "
-            "to false."
-        )
-    if config.critic.enable:
-        raise ConfigError("critic.enable=true: tandem training is GRPO and has no critic; set it to false.")
+    why = "the penalty would come from the senior's tokens alone and be spread over the group"
+    require_off(config, "algorithm.use_kl_in_reward", why=why)
+    require_off(
+        config,
+        "algorithm.rollout_correction.bypass_mode",
+        "algorithm.rollout_correction.rollout_is",
+        "algorithm.rollout_correction.rollout_rs",
+        "actor_rollout_ref.actor.use_rollout_log_probs",
+        why="the rollout engine's log-probs are the junior's at a junior's token",
+    )
+    require_off(config, "critic.enable", why="tandem training is GRPO and has no critic")
     if settings.normaliser == "response" and (
         actor.use_kl_loss or actor.entropy_coeff or actor.loss_agg_mode != "token-mean"
     ):
@@ -172,16 +155,13 @@ def _check_engine(config: DictConfig) -> None:
         print(notice, file=sys.stderr)
     replace_section(dict(engine_kwargs))
     engine = tandem_config(engine_kwargs[SECTION])
-    _check_mode(config, engine)
+    adapted = config.actor_rollout_ref.model
+    if engine.mode == "speculative" and (adapted.lora_rank > 0 or adapted.lora.rank > 0):
+        raise ConfigError(f"{SECTION}.mode=speculative drafts without adapters; set mode to lock_step for LoRA.")
     if looks_local(engine.junior_model):
         check_model(engine.junior_model, JUNIOR_KEY)
     _check_both_models(engine, config.actor_rollout_ref.model)
     _check_identities(config)
-
-
-def _check_mode(config: DictConfig, engine: TandemConfig) -> None:
-    if engine.mode == "speculative" and config.actor_rollout_ref.model.lora.rank > 0:
-        raise ConfigError(f"{SECTION}.mode=speculative drafts without adapters; set mode to lock_step for LoRA.")
 
 
 def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:

@@ -21,7 +21,7 @@ class TandemSettings:
             one after the other and selects by the solo pass.
         normaliser: what the loss is divided by: the senior's tokens of the global mini-batch, or, up to the share a
             mini-batch has of its step's tokens, all of its response tokens (the published code's later generation).
-        junior_token_loss_weight: loss weight of the junior's tokens; only 0 can be had.
+        junior_token_loss_weight: loss weight of the junior's tokens; only 0 is accepted.
         plausible_sd: the run stops when the senior's share of a step's redraws is further from `prob_senior` than this
             many standard deviations.
         pass_k: k of the macro-averaged pass@k that selects the best checkpoint; at most the validation's n.

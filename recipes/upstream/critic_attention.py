@@ -1,17 +1,10 @@
-"""A critic that loads with the attention its config names, where verl knows flash-attn alone.
+"""A critic that loads with the attention its config names, where verl loads it with flash-attn alone.
 
 Runs started by :mod:`recipes.launch` install this; other verl jobs keep upstream's behaviour.
 """
 
-import functools
-import traceback
-
-import wrapt
-
-from recipes.upstream import compat, startup_errors
-
-MODULE = "verl.utils.model"
-SENTINEL = "_verl_duets_critic_attention"
+from recipes.upstream.patching import patch_when_imported
+from vllm_patches.upstream import is_replaced, replaces
 
 
 def load_with_configured_attention(module) -> None:
@@ -22,10 +15,10 @@ def load_with_configured_attention(module) -> None:
     names flash-attn, upstream's own function runs.
     """
     upstream = module.load_valuehead_model
-    if hasattr(upstream, SENTINEL):
+    if is_replaced(upstream):
         return
 
-    @functools.wraps(upstream)
+    @replaces(upstream)
     def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):
         attention = model_config._attn_implementation
         if attention in (None, "flash_attention_2"):
@@ -40,19 +33,9 @@ def load_with_configured_attention(module) -> None:
             trust_remote_code=trust_remote_code,
         )
 
-    setattr(load_valuehead_model, SENTINEL, True)
     module.load_valuehead_model = load_valuehead_model
 
 
 def install() -> None:
     """Apply the replacement to this process when verl imports its model loaders."""
-
-    def guarded(module) -> None:
-        try:
-            if not hasattr(module.load_valuehead_model, SENTINEL):
-                compat.ensure([row for row in compat.LEDGER if row.used_by == "recipes/upstream/critic_attention.py"])
-            load_with_configured_attention(module)
-        except Exception:
-            startup_errors.messages.append(traceback.format_exc())
-
-    wrapt.when_imported(MODULE)(guarded)
+    patch_when_imported("verl.utils.model", "recipes/upstream/critic_attention.py", load_with_configured_attention)

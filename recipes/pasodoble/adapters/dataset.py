@@ -1,4 +1,4 @@
-"""Held-out problems, put to the Solver in the words it is trained with."""
+"""Held-out problems, in the prompt on which the Solver is trained."""
 
 from verl.utils.dataset.rl_dataset import RLHFDataset
 

@@ -44,7 +44,7 @@ class Answers:
     rewards: dict[str, list[float]]
 
     def verdicts(self, uid: str | None) -> Verdicts:
-        """Rewards on a question; empty if it was not asked, None if no response could be graded."""
+        """Return the rewards on a question; empty if it was not asked, None if no response could be graded."""
         return [] if uid is None else self.rewards.get(uid) or None
 
 

@@ -1,4 +1,4 @@
-"""What each of the two policies can do in one V1 trainer: generate, take rewards, learn, keep its rollout fresh.
+"""One of the two policies in a V1 trainer: generate, take rewards, update, sync its rollout.
 
 Replica ranks. The name of a vLLM server and the socket of its weight transfer are made of the replica rank alone, and
 every worker group counts its replicas from 0. So the Proposer's ranks are moved behind the Solver's, at both ends:
@@ -51,9 +51,9 @@ class SideWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def parameter_digest(self) -> str:
-        """SHA-256 over names and values of all parameters, to tell whether an update touched them."""
+        """SHA-256 over names and values of what the engine is sent, to tell whether an update touched it."""
         digest = hashlib.sha256()
-        parameters, _ = self.actor.engine.get_per_tensor_param()
+        parameters, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)
         for name, value in parameters:
             digest.update(name.encode())
             digest.update(value.detach().float().cpu().contiguous().numpy().tobytes())
@@ -130,7 +130,7 @@ class Side:
             self.rollout_asleep = True
 
     def generate(self, rows: dict[str, Iterable[Any]]) -> KVBatchMeta:
-        """Trajectories of prompts given as columns (uid, raw_prompt, index, data_source, ...)."""
+        """Generate trajectories of prompts given as columns (uid, raw_prompt, index, data_source, ...)."""
         columns = {key: object_column(values) for key, values in rows.items()}
         batch = tu.get_tensordict(columns)
         tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
@@ -143,7 +143,7 @@ class Side:
         return trajectories
 
     def texts(self, batch: KVBatchMeta) -> list[str]:
-        """Decoded responses, special tokens left out."""
+        """Decode the responses, special tokens left out."""
         responses = data_plane.read(batch, "responses")["responses"]
         return [self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) for ids in responses]
 
@@ -154,7 +154,7 @@ class Side:
         data_plane.write(batch, {data_plane.REWARDS: rows})
 
     def learn(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
-        """One pass over the batch; returns it with its padding rows, and the metrics."""
+        """Make one pass over the batch; return it with its padding rows, and the metrics."""
         metrics: dict[str, float] = {}
         batch = self._balance_batch(batch, metrics=metrics)
         batch = self._compute_old_log_prob(batch, metrics=metrics)

@@ -12,6 +12,7 @@ from verl.utils.debug import marked_timer
 
 from recipes.common.data_plane import TRAIN, KVBatchMeta
 from recipes.common.state import resumed_folder, step_folder
+from recipes.lifecycle.resume import cut_back
 from recipes.pasodoble.adapters.play import Play
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
 from recipes.pasodoble.adapters.side import SideWorker, require_matching_ranks
@@ -63,6 +64,7 @@ class PasoDobleTrainer(Play):
             folder = resumed_folder(self.config, self.global_steps)
             self.state.load(folder)
             self.proposer.load(folder)
+        cut_back(self._problems_file(), self.global_steps)
         self._print_digests("start")
 
     def on_init_end(self):
@@ -81,7 +83,7 @@ class PasoDobleTrainer(Play):
         self.sleep_rollout()
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """One global step of the variant. The queue is cleared of everything it made."""
+        """Make one global step of the variant and clear the queue of everything it made."""
         self.proposer.global_steps = self.global_steps
         self._learn_metrics, self._rounds, self._solver_rewards = defaultdict(list), [], []
         self.play(metrics, timing_raw)
@@ -113,11 +115,14 @@ class PasoDobleTrainer(Play):
     def _log_problems(self) -> None:
         every = self.settings.log_problems_every
         if every and self.global_steps % every == 0:
-            path = Path(self.config.trainer.default_local_dir) / "problems.jsonl"
+            path = self._problems_file()
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8", errors="replace") as file:
                 for entry in problems(self._rounds, self.global_steps):
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def _problems_file(self) -> Path:
+        return Path(self.config.trainer.default_local_dir) / "problems.jsonl"
 
     def _print_digests(self, when: str) -> None:
         if self.settings.log_digests:
@@ -180,7 +185,7 @@ class OfflineTrainer(PasoDobleTrainer):
 
 
 def _follow_platform(proposer: DictConfig, solver: DictConfig) -> None:
-    """What the launcher finds out about the machine after the Proposer's configuration was written out."""
+    """Copy what the launcher found out about the machine into the Proposer's configuration."""
     with open_dict(proposer):
         proposer.trainer.device = solver.trainer.device
         found = solver.actor_rollout_ref.model.get("override_config") or {}

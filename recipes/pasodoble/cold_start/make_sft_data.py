@@ -11,15 +11,21 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from recipes.common.files import write_json
 from recipes.common.journal import Journal
-from recipes.pasodoble.cold_start.generators import EndpointGenerator, Generator, Sampling, VllmGenerator
+from recipes.common.sampling import Sampling
+from recipes.errors import LaunchError
+from recipes.pasodoble.cold_start.generators import ORIGINAL, EndpointGenerator, Generator, VllmGenerator
 from recipes.pasodoble.cold_start.pipeline import ColdStart, ColdStartSettings, ColdStartStopped
 from recipes.pasodoble.cold_start.records import write_dataset, write_dataset_info
+from recipes.pasodoble.grading import GradingError, answers_agree
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.prompts import Prompts, require_chat_template
 from recipes.pasodoble.settings import KnowledgeSettings
@@ -41,10 +47,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--name", help="name of the datasets; without it src_<generator>_num_seq_<samples>")
     add("--records", "--train-set-size", type=int, default=2800, help="kept Proposer records wanted")
     add("--seed", type=int, default=42, help="chooses documents and samples")
-    add("--no-solver", action="store_true", help="make the Proposer's dataset only")
+    add("--no-solver", dest="solver", action="store_false", help="make the Proposer's dataset only")
     add("--prompts", type=Path, help="yaml file with texts that replace prompts, keys as in pasodoble.prompts")
     add(
-        "--no-request-box", action="store_true", help="do not ask for \\boxed{} in the Solver's prompt, as the original"
+        "--no-request-box",
+        dest="request_box",
+        action="store_false",
+        help="do not ask for \\boxed{} in the Solver's prompt, as the original",
     )
 
     knowledge = parser.add_argument_group("knowledge").add_argument
@@ -59,10 +68,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     generator("--generator-base-url", help="OpenAI-compatible endpoint; without it vLLM runs in this process")
     generator("--generator-key-variable", default="OPENAI_API_KEY", help="environment variable with its key")
     generator("--tokenizer", help="counts document tokens; without it the generator model's")
-    generator("--samples", type=int, default=Sampling.n, help="completions of each prompt")
-    generator("--temperature", type=float, default=Sampling.temperature)
-    generator("--top-p", type=float, default=Sampling.top_p)
-    generator("--max-tokens", type=int, default=Sampling.max_tokens, help="of each completion")
+    generator("--samples", type=int, default=ORIGINAL.n, help="completions of each prompt")
+    generator("--temperature", type=float, default=ORIGINAL.temperature)
+    generator("--top-p", type=float, default=ORIGINAL.top_p)
+    generator("--max-tokens", type=int, default=ORIGINAL.max_tokens, help="of each completion")
     generator("--tensor-parallel-size", type=int, default=1, help="for vLLM in this process")
     generator("--gpu-memory-utilization", type=float, default=0.95, help="for vLLM in this process")
     generator("--max-model-len", type=int, default=6144, help="for vLLM in this process")
@@ -72,15 +81,15 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     judge("--judge-base-url", help="OpenAI-compatible endpoint; without it OpenAI's own")
     judge("--judge-key-variable", default="OPENAI_API_KEY", help="environment variable with its key")
 
-    patience = parser.add_argument_group("patience").add_argument
-    patience("--concurrency", type=int, default=16, help="requests under way per endpoint")
-    patience("--documents-in-flight", type=int, default=ColdStartSettings.documents_in_flight)
-    patience("--timeout", type=float, default=EndpointSettings.timeout, help="seconds for one request")
-    patience("--max-tries", type=int, default=8, help="of one request")
-    patience("--first-wait", type=float, default=1.0, help="seconds, doubling with each try")
-    patience("--max-wait", type=float, default=300.0, help="longest pause in seconds")
-    patience("--max-failures", type=int, default=ColdStartSettings.max_failures, help="failed requests in a row")
-    patience("--max-fruitless", type=int, default=ColdStartSettings.max_fruitless, help="documents without a record")
+    limits = parser.add_argument_group("time limits and retries").add_argument
+    limits("--concurrency", type=int, default=16, help="requests under way per endpoint")
+    limits("--documents-in-flight", type=int, default=ColdStartSettings.documents_in_flight)
+    limits("--timeout", type=float, default=EndpointSettings.timeout, help="seconds for one request")
+    limits("--max-tries", dest="attempts", type=int, default=8, help="of one request")
+    limits("--first-wait", type=float, default=1.0, help="seconds, doubling with each try")
+    limits("--max-wait", type=float, default=300.0, help="longest pause in seconds")
+    limits("--max-failures", type=int, default=ColdStartSettings.max_failures, help="failed requests in a row")
+    limits("--max-fruitless", type=int, default=ColdStartSettings.max_fruitless, help="documents without a record")
     return parser.parse_args(argv)
 
 
@@ -89,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     try:
         return asyncio.run(_run(args))
-    except (ValueError, OptionError, FileNotFoundError) as error:
+    except (ValueError, LaunchError, OptionError, FileNotFoundError) as error:
         print(f"make_sft_data: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(f"make_sft_data: {error}: install verl-duets[judge], and [cpu] or [gpu] for vLLM here", file=sys.stderr)
@@ -98,67 +107,22 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _run(args: argparse.Namespace) -> int:
     # everything that can be refused is refused before a model is loaded or a request is paid for
-    settings = ColdStartSettings(
-        records=args.records,
-        seed=args.seed,
-        documents_in_flight=args.documents_in_flight,
-        max_failures=args.max_failures,
-        max_fruitless=args.max_fruitless,
-        request_box=not args.no_request_box,
-        solver=not args.no_solver,
-    )
-    sampling = Sampling(args.samples, args.temperature, args.top_p, args.max_tokens)
+    settings = ColdStartSettings(**_named(args, *(field.name for field in fields(ColdStartSettings))))
+    sampling = Sampling(args.samples, args.temperature, args.top_p, max_tokens=args.max_tokens)
     judge = Endpoint(_endpoint(args, args.judge_base_url, args.judge_model, args.judge_key_variable))
-    generator_endpoint = args.generator_base_url and Endpoint(
-        _endpoint(args, args.generator_base_url, args.generator_model, args.generator_key_variable)
+    served = args.generator_base_url and _endpoint(
+        args, args.generator_base_url, args.generator_model, args.generator_key_variable
     )
-    prompts = _prompts(args.prompts)
-    base = _knowledge_base(args)
+    prompts, base = _prompts(args.prompts), _knowledge_base(args)
     name = args.name or f"src_{args.generator_model.rstrip('/').split('/')[-1]}_num_seq_{args.samples}"
     path = args.output_dir / f"{name}.journal.jsonl"
     with Journal(path, _fingerprint(args, sampling, base, prompts), sync="record") as journal:
-        generator: Generator = (
-            EndpointGenerator(generator_endpoint, sampling)
-            if generator_endpoint
-            else VllmGenerator(
-                args.generator_model,
-                sampling,
-                {
-                    "tensor_parallel_size": args.tensor_parallel_size,
-                    "gpu_memory_utilization": args.gpu_memory_utilization,
-                    "max_model_len": args.max_model_len,
-                },
-            )
-        )
-        return await _make(args, settings, journal, base, generator, judge, prompts, name)
-
-
-async def _make(args, settings, journal, base, generator, judge, prompts: Prompts, name: str) -> int:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from recipes.pasodoble.grading import GradingError, answers_agree
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as progress:
-        bars = {stage: progress.add_task(stage, total=None) for stage in ("proposer", "solver")[: 1 + settings.solver]}
-
-        def on_progress(stage: str, done: int, total: int) -> None:
-            progress.update(bars[stage], completed=done, total=total)
-
-        run = ColdStart(settings, journal, base, generator, judge, answers_agree, prompts, on_progress)
+        if served:
+            generator: Generator = EndpointGenerator(served, sampling)
+        else:
+            options = _named(args, "tensor_parallel_size", "gpu_memory_utilization", "max_model_len")
+            generator = VllmGenerator(args.generator_model, sampling, options)
+        run = ColdStart(settings, journal, base, generator, judge, answers_agree, prompts, _progress_bars(settings))
         stopped: Exception | None = None
         try:
             await run.run()
@@ -167,14 +131,29 @@ async def _make(args, settings, journal, base, generator, judge, prompts: Prompt
         finally:
             await generator.close()
             await judge.close()
-    report = run.report() | {"judge_requests": dict(judge.counts), "settings": asdict(settings)}
-    _write(args.output_dir, name, run, report)
-    print(json.dumps(report, indent=2))
-    if report["complete"]:
-        return 0
-    reason = stopped or "some questions have no solutions yet, because requests failed"
-    print(f"make_sft_data: not complete: {reason}; the same command goes on from here", file=sys.stderr)
-    return 2 if isinstance(stopped, EndpointError) else 1
+        report = run.report() | {"judge_requests": dict(judge.counts), "settings": asdict(settings)}
+        _write(args.output_dir, name, run, report)
+        print(json.dumps(report, indent=2))
+        if report["complete"]:
+            return 0
+        reason = stopped or "some questions have no solutions yet, because requests failed"
+        print(f"make_sft_data: not complete: {reason}; the same command goes on from here", file=sys.stderr)
+        return 2 if isinstance(stopped, EndpointError) else 1
+
+
+def _named(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in names}
+
+
+def _progress_bars(settings: ColdStartSettings) -> Callable[[str, int, int], None]:
+    stages = ("proposer", "solver") if settings.solver else ("proposer",)
+    bars = {stage: tqdm(desc=stage, position=place, unit="record") for place, stage in enumerate(stages)}
+
+    def show(stage: str, done: int, total: int) -> None:
+        bars[stage].total = total
+        bars[stage].update(done - bars[stage].n)
+
+    return show
 
 
 def _write(folder: Path, name: str, run: ColdStart, report: dict[str, Any]) -> None:
@@ -188,16 +167,8 @@ def _write(folder: Path, name: str, run: ColdStart, report: dict[str, Any]) -> N
 
 
 def _endpoint(args: argparse.Namespace, base_url: str | None, model: str, key_variable: str) -> EndpointSettings:
-    settings = EndpointSettings(
-        base_url or OPENAI,
-        model,
-        key_variable,
-        concurrency=args.concurrency,
-        timeout=args.timeout,
-        attempts=args.max_tries,
-        max_wait=args.max_wait,
-        first_wait=args.first_wait,
-    )
+    limits = _named(args, "concurrency", "timeout", "attempts", "max_wait", "first_wait")
+    settings = EndpointSettings(base_url or OPENAI, model, key_variable, **limits)
     settings.require_key()
     return settings
 
@@ -246,9 +217,9 @@ def _fingerprint(
         "knowledge": base.fingerprint() if base else None,
         "seed": args.seed,
         "generator": args.generator_model,
-        "sampling": asdict(sampling),
+        "sampling": {key: getattr(sampling, key) for key in ("n", "temperature", "top_p", "max_tokens")},
         "judge": args.judge_model,
-        "request_box": not args.no_request_box,
+        "request_box": args.request_box,
         "prompts": asdict(prompts),
     }
 

@@ -28,7 +28,7 @@ _LOOKAHEAD = 4
 
 
 class ColdStartStopped(RuntimeError):
-    """The run ended before its time; what it has is in the journal, and the same command goes on from there."""
+    """The run ended early; the journal holds what it has, and the same command goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -204,17 +204,9 @@ class ColdStart:
 
     def _proposer_record(self, key: Key) -> Record:
         document, sample = key
-        completion, knowledge = self._proposals[document][sample], self._knowledge(document)
-        judge_text = self._verdicts[key]["text"]
-        return proposer_record(
-            self._prompts.for_proposer(knowledge),
-            completion,
-            question=extract_question(completion),
-            answer=extract_answer(completion),
-            judge_text=judge_text,
-            judge_answer=extract_answer(judge_text),
-            knowledge=knowledge or "",
-        )
+        knowledge = self._knowledge(document)
+        prompt, completion = self._prompts.for_proposer(knowledge), self._proposals[document][sample]
+        return proposer_record(prompt, completion, self._verdicts[key]["text"], knowledge or "")
 
     async def _work_on_document(self, document: int) -> None:
         if document not in self._proposals:
@@ -274,7 +266,7 @@ class ColdStart:
         return draw_index(self.settings.seed, sample, document, 2**31)
 
     async def _attempt(self, who: str, request: Awaitable[Any]) -> Any:
-        """The result, or None if this request failed for good and the next may still work."""
+        """Return the result, or None if this request failed for good and the next may still work."""
         try:
             result = await request
         except EndpointError as error:
@@ -291,7 +283,7 @@ class ColdStart:
         return result
 
     def _give_up(self, document: int) -> None:
-        """Go on without what failed; the next run asks for it again."""
+        """Leave out a document that failed; the next run asks for it again."""
         self._given_up.add(document)
         self._advance()
 

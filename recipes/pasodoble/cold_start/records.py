@@ -1,4 +1,4 @@
-"""What a supervised record of each role looks like, and the files that trainers read.
+"""Build the supervised records of each role, and write them for the trainers.
 
 Source: PasoDoble, ``generate_sft.py``. The JSON files have its fields; beside them stand an entry for LLaMA-Factory
 (sharegpt layout) and a parquet file with a ``messages`` column for verl's SFT trainer.
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common.files import replacing, write_json
+from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import THINK, Messages
 
 Record = dict[str, Any]
@@ -20,16 +21,14 @@ def with_thinking(completion: str) -> str:
     return completion if completion.startswith(THINK) else f"{THINK}\n{completion}"
 
 
-def proposer_record(
-    prompt: Messages, completion: str, *, question: str, answer: str, judge_text: str, judge_answer: str, knowledge: str
-) -> Record:
+def proposer_record(prompt: Messages, completion: str, judge_text: str, knowledge: str) -> Record:
     """A proposal whose answer the judge confirmed."""
     return {
-        "problem": question,
+        "problem": extract_question(completion),
         "response": with_thinking(completion),
-        "solution": answer,
+        "solution": extract_answer(completion),
         "solver_gpt_response": judge_text,
-        "solver_gpt_pred": judge_answer,
+        "solver_gpt_pred": extract_answer(judge_text),
         "level": "",
         "is_proposer_answer_correct": 1,
         "is_valid": 1,

@@ -1,4 +1,4 @@
-"""Prompts of a round as verl's agent loop takes them."""
+"""Turn the prompts of a round into a batch for verl's agent loop."""
 
 import uuid
 from typing import Any
@@ -13,7 +13,7 @@ from recipes.serl.pool import Instruction
 
 
 def instruction_row(instruction: Instruction, answer_template: str, index: int) -> dict[str, Any]:
-    """The dataset row of a prompt without gold answer, as verl's dataset would have made it."""
+    """Build the dataset row of a prompt without gold answer, as verl's dataset would."""
     return {
         "raw_prompt": [{"role": "user", "content": answer_template.replace("{question}", instruction.text)}],
         "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
@@ -27,7 +27,7 @@ def instruction_row(instruction: Instruction, answer_template: str, index: int) 
 
 
 def prompt_batch(rows: list[dict[str, Any]], global_steps: int) -> tuple[TensorDict, list[str]]:
-    """Rows as the batch that verl's agent loop takes, and the uid of each."""
+    """Collate rows into the batch that verl's agent loop takes; return it and the uid of each row."""
     batch = collate_fn(rows)
     uids = [str(uuid.uuid4()) for _ in rows]
     batch["uid"] = np.array(uids, dtype=object)

@@ -1,4 +1,4 @@
-"""Few-shot prompts through the running rollout servers, with sampling parameters of their own."""
+"""Sample continuations of few-shot prompts from the running rollout servers, with sampling settings of their own."""
 
 import asyncio
 import logging
@@ -21,67 +21,59 @@ class GenerationFailed(RuntimeError):
     """No request of a generation call was answered: a fault of the servers, not of the model."""
 
 
-class InstructionGenerator:
-    """Samples one continuation per few-shot prompt from verl's LLM servers.
+def generate_texts(
+    client: Any,
+    tokenizer: Any,
+    settings: InstructionSettings,
+    prompts: Sequence[Sequence[int]],
+    *,
+    seed: str,
+    engine: str = "vllm",
+    timeout: float = 600.0,
+) -> list[str | None]:
+    """Sample one continuation of each few-shot prompt from verl's LLM servers, which must be awake.
 
-    Servers must be awake. Every request has a seed of its own that depends on (`rng_seed`, step, call, prompt).
+    Args:
+        client: verl's client of its LLM servers.
+        prompts: token ids of each prompt.
+        seed: the request of a prompt has a seed that depends on this text and the prompt's place.
+        engine: name of the rollout engine.
+        timeout: seconds for one request.
+
+    Returns:
+        Texts, `None` where a request failed.
+
+    Raises:
+        GenerationFailed: all of them failed.
     """
+    sampling = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "presence_penalty": settings.presence_penalty,
+        "max_tokens": settings.max_tokens,
+    }
 
-    def __init__(
-        self,
-        client: Any,
-        tokenizer: Any,
-        settings: InstructionSettings,
-        *,
-        rng_seed: int,
-        engine: str = "vllm",
-        timeout: float = 600.0,
-    ) -> None:
-        self.client = client
-        self.tokenizer = tokenizer
-        self.settings = settings
-        self.rng_seed = rng_seed
-        self.seed_name = SEED_NAMES.get(engine, "seed")
-        self.timeout = timeout
+    async def ask(number: int, ids: Sequence[int]) -> Sequence[int]:
+        own = {SEED_NAMES.get(engine, "seed"): zlib.crc32(f"{seed}/{number}".encode())}
+        request = client.generate(uuid4().hex, prompt_ids=ids, sampling_params=sampling | own)
+        return (await asyncio.wait_for(request, timeout)).token_ids
 
-    def __call__(self, prompts: list[list[int]], step: int, call: int) -> list[str | None]:
-        """The continuations as text, `None` where a request failed; raises `GenerationFailed` when all did."""
-        outputs = asyncio.run(self._generate(prompts, step, call))
-        errors = [output for output in outputs if isinstance(output, BaseException)]
-        for error in errors:
-            logger.warning("a few-shot prompt of step %d was not answered: %r", step, error)
-        if errors and len(errors) == len(outputs):
-            reason = f"no few-shot prompt of {len(prompts)} was answered: {errors[0]!r}"
-            raise GenerationFailed(reason) from errors[0]
-        return [None if isinstance(output, BaseException) else self._text(output.token_ids) for output in outputs]
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*(ask(*item) for item in enumerate(prompts)), return_exceptions=True)
 
-    async def _generate(self, prompts: list[list[int]], step: int, call: int) -> Sequence[Any]:
-        requests = [
-            asyncio.wait_for(
-                self.client.generate(
-                    uuid4().hex, prompt_ids=ids, sampling_params=self._sampling_params(step, call, number)
-                ),
-                self.timeout,
-            )
-            for number, ids in enumerate(prompts)
-        ]
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    def _sampling_params(self, step: int, call: int, number: int) -> dict[str, Any]:
-        return {
-            "temperature": self.settings.temperature,
-            "top_p": self.settings.top_p,
-            "presence_penalty": self.settings.presence_penalty,
-            "max_tokens": self.settings.max_tokens,
-            self.seed_name: zlib.crc32(f"{self.rng_seed}/instructions/{step}/{call}/{number}".encode()),
-        }
-
-    def _text(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+    found = asyncio.run(ask_all())
+    errors = [ids for ids in found if isinstance(ids, BaseException)]
+    for error in errors:
+        logger.warning("a few-shot prompt was not answered: %r", error)
+    if errors and len(errors) == len(found):
+        raise GenerationFailed(f"no few-shot prompt of {len(prompts)} was answered: {errors[0]!r}") from errors[0]
+    return [
+        None if isinstance(ids, BaseException) else tokenizer.decode(ids, skip_special_tokens=True) for ids in found
+    ]
 
 
 def rollout_engines(config: Any) -> int:
-    """Rollout engines that a composed configuration starts."""
+    """Count the rollout engines of a composed configuration."""
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     devices = rollout_devices(config) or trainer.nnodes * trainer.n_gpus_per_node
     per_engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
@@ -89,7 +81,7 @@ def rollout_engines(config: Any) -> int:
 
 
 def chat_tokenizer(tokenizer: Any, template_kwargs: dict[str, Any] | None = None):
-    """A function from chat messages to token ids with the tokenizer's chat template, or bare text where it has none."""
+    """Make a function from chat messages to token ids: by the chat template, or bare text where there is none."""
 
     def tokenize(messages: list[dict[str, str]]) -> list[int]:
         if tokenizer.chat_template is None:

@@ -10,7 +10,7 @@ TOKEN_FIELDS = ("old_log_probs", "log_probs", "entropy", "ref_log_prob", "token_
 
 
 def reset_padding(batch: KVBatchMeta) -> None:
-    """Give the padding rows of `batch` zeros of their own length.
+    """Set the padding rows of `batch` to zeros of their own length.
 
     verl makes them from a copy of a real row and resets what sampling wrote; log-probs and advantages would keep the
     length of the row they came from.

@@ -1,4 +1,4 @@
-"""A SeRL run under verl's loop: how long it is, what it adds to a checkpoint, when it ends."""
+"""Length, checkpoint state and end of a SeRL run under verl's loop."""
 
 import math
 import os
@@ -50,15 +50,13 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self.set_length(len(self.train_dataset))
 
     def set_length(self, rows: int) -> None:
-        """Let the run end when the recipe says so, whatever verl makes of the number of rows and of the batch size."""
+        """Set the number of steps by the recipe's schedule; verl would derive it from rows and batch size."""
         config, settings = self.config, self.settings
-        rollout, actor, trainer = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.trainer
+        actor, trainer = config.actor_rollout_ref.actor, config.trainer
         self.schedule = Schedule(
             instructions_num_per_iteration=settings.instructions_num_per_iteration,
             iterations=settings.iterations,
             prompts_per_step=config.data.train_batch_size,
-            responses_per_prompt=rollout.n,
-            sequences_per_update=actor.ppo_mini_batch_size * rollout.n,
             step_slack=settings.step_slack,
             available_prompts=None if settings.variant == "self_instruct" else rows * trainer.total_epochs,
         )
@@ -145,7 +143,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
             self.total_training_steps = min(self.total_training_steps, self.global_steps)
 
     def on_train_end(self) -> None:
-        """Validate and save after a last step that verl did not know to be the last."""
+        """Validate and save after the last step, where the run ended before the number of steps verl was given."""
         super().on_train_end()
         if not self.stepped:
             return

@@ -8,8 +8,9 @@ from verl.utils.debug import marked_timer
 
 from recipes.common import data_plane
 from recipes.common.data_plane import TRAIN, KVBatchMeta
+from recipes.common.rows import read_rows
 from recipes.serl.adapters.answering import instruction_row, prompt_batch
-from recipes.serl.adapters.generation import InstructionGenerator, chat_tokenizer, rollout_engines
+from recipes.serl.adapters.generation import chat_tokenizer, generate_texts, rollout_engines
 from recipes.serl.adapters.padding import reset_padding
 from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
 from recipes.serl.adapters.run import RunStalled, SerlRun
@@ -17,7 +18,6 @@ from recipes.serl.collection import Collection, Round, collect
 from recipes.serl.instructions import load_template
 from recipes.serl.judging import judge_by_label, judge_by_vote
 from recipes.serl.pool import Instruction, InstructionPool
-from recipes.serl.seeds.questions import read_rows
 from recipes.serl.sources import DatasetSource, SelfInstructSource
 from reward_fns.majority import Vote
 
@@ -63,7 +63,7 @@ class SerlTrainer(SerlRun):
         return DatasetSource(questions, rng_seed=self.settings.rng_seed, epochs=self.config.trainer.total_epochs)
 
     def prepare_step(self) -> dict:
-        """Nothing to submit ahead: the prompts of a step are written by its own policy."""
+        """Submit nothing ahead: the prompts of a step are written by its own policy."""
         return {}
 
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
@@ -96,18 +96,18 @@ class SerlTrainer(SerlRun):
         )
 
     def _generate_instructions(self, prompts: list[list[int]], step: int, call: int) -> list[str | None]:
-        generator = InstructionGenerator(
-            self.get_llm_client(),
-            self.tokenizer,
-            self.settings.instructions,
-            rng_seed=self.settings.rng_seed,
-            engine=self.config.actor_rollout_ref.rollout.name,
-        )
         with marked_timer("instructions", self.timing_raw):
-            return generator(prompts, step, call)
+            return generate_texts(
+                self.get_llm_client(),
+                self.tokenizer,
+                self.settings.instructions,
+                prompts,
+                seed=f"{self.settings.rng_seed}/instructions/{step}/{call}",
+                engine=self.config.actor_rollout_ref.rollout.name,
+            )
 
     def _answer(self, instructions: list[Instruction]) -> Round:
-        """Have the rollout engines answer one round, and judge it."""
+        """Sample the answers of one round, and judge them."""
         prompts, uids = prompt_batch([self._row(instruction) for instruction in instructions], self.global_steps)
         with marked_timer("answers", self.timing_raw):
             self._submit_batch_to_rollout(prompts)
@@ -120,23 +120,20 @@ class SerlTrainer(SerlRun):
         return replace(judged, metrics=sampled | judged.metrics)
 
     def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction]) -> Round:
-        """The round by vote or by label with the rows of `batch` that stay; the others leave the TransferQueue.
+        """Judge a round by vote or by label; rows of `batch` that cannot train leave the TransferQueue.
 
         Where none stays, none leaves yet: verl's metrics need rows even of a step without a vote.
         """
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
-        before = {sample.key: sample.result for group in groups for sample in group.samples}
         if self.settings.variant == "ground_truth":
             judged, settlement = judge_by_label(groups, by_uid, self.group_hook, self.reward_faults, n=n)
         else:
             judged, settlement = judge_by_vote(
                 groups, by_uid, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
             )
-        results = {sample.key: sample.result for group in groups for sample in group.samples}
-        changed = {key: value for key, value in settlement.rewards.items() if results[key] is not before[key]}
-        self._write_rewards(batch, changed)
-        kept = set(settlement.kept)
-        if kept and settlement.dropped:
+        data_plane.write_rewards(batch, settlement.changed)
+        kept = settlement.kept
+        if kept:
             data_plane.clear(TRAIN, settlement.dropped)
         faults = ("reward_faults/score/", "reward_faults/skip/")
         return replace(
@@ -150,7 +147,7 @@ class SerlTrainer(SerlRun):
         self.alarm_reason = self.alarm.observe(vote)
 
     def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Nothing is left to settle: the groups of a step were, round by round."""
+        """Return the batch as it is: its groups were settled round by round."""
         return batch
 
     def _row(self, instruction: Instruction) -> dict:
@@ -209,7 +206,7 @@ class SerlTrainer(SerlRun):
         return self.settings.statistics == "before" and not per_group
 
     def _prompts_per_update(self) -> int:
-        """Prompts that fill whole mini-batches on every rank."""
+        """Count the prompts that fill whole mini-batches on every rank."""
         n = self.config.actor_rollout_ref.rollout.n
         ranks = max(self._actor_ranks()) + 1
         return math.lcm(self._get_required_batch_multiple(ranks), n) // n
@@ -221,7 +218,7 @@ class SerlTrainer(SerlRun):
         return group._dispatch_info["actor"]
 
     def _select(self, rounds: list[KVBatchMeta], uids: list[str]) -> KVBatchMeta:
-        """The rows to train on; all others leave the TransferQueue, unless nothing is trained."""
+        """Select the rows to train on; all others leave the TransferQueue, unless nothing is trained."""
         trained = set(uids)
         real = data_plane.join([data_plane.select(rows, data_plane.real_keys(rows)) for rows in rounds])
         batch = data_plane.select(real, lambda key: data_plane.uid_of(key) in trained)

@@ -12,12 +12,14 @@ agreements from a file instead of a model, `--unfiltered` draws seeds without th
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.common import files
-from recipes.serl.seeds.questions import read_rows
+from recipes.common.rows import read_rows
+from recipes.common.sampling import Request, Sampling, request_seed
 from recipes.serl.seeds.selection import balance_levels, filter_by_agreement
+from reward_fns.completions import Answer
 
 TRAIN_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
 VAL_SOURCE = "HuggingFaceH4/MATH-500"
@@ -27,7 +29,7 @@ FILES = (".jsonl", ".json", ".parquet")
 
 
 def load_rows(source: str, split: str, question_key: str) -> list[dict]:
-    """Rows of a dataset id or of a local file, each with its row number as `idx` unless it has one.
+    """Load rows of a dataset id or of a local file, each with its row number as `idx` unless it has one.
 
     Raises `DataError`, `MissingFileError`, or `ValueError` when the dataset cannot be loaded or lacks the column.
     """
@@ -48,7 +50,7 @@ def load_rows(source: str, split: str, question_key: str) -> list[dict]:
 
 
 def gold_answer(row: dict) -> str:
-    """The row's `answer`, or the content of the last box of its `solution`, or nothing."""
+    """Return the row's `answer`, or the content of the last box of its `solution`, or nothing."""
     if row.get("answer") is not None:
         return str(row["answer"])
     if row.get("solution"):
@@ -60,7 +62,7 @@ def gold_answer(row: dict) -> str:
 
 
 def verl_row(row: dict, *, question_key: str, level_key: str | None, answer_template: str, split: str) -> dict:
-    """One row of verl's format. The level is part of `data_source`, so that verl reports each level by itself."""
+    """Build one row of verl's format; `data_source` contains the level, so that verl reports each level by itself."""
     level = str(row.get(level_key, "")).strip().lower().replace(" ", "_") if level_key else ""
     answer = gold_answer(row)
     return {
@@ -73,63 +75,54 @@ def verl_row(row: dict, *, question_key: str, level_key: str | None, answer_temp
     }
 
 
-def measure_agreement(
-    questions: Sequence[str], *, model: str, answer_template: str, raw_prompt: bool, n: int, seed: int, max_tokens: int
-) -> Iterable[float]:
-    """Agreement of `n` sampled answers to each question, by majority vote, in order (needs vLLM).
+def measure_agreement(options: argparse.Namespace, rows: Sequence[dict]) -> list[dict]:
+    """Answer each question `options.answers` times with vLLM and vote: `idx`, `question` and `agreement`, in order.
 
-    With `raw_prompt` the questions go without chat template, and question and answer are voted on together by the
+    With `--raw-prompt` the questions go without chat template, and question and answer are voted on together by the
     original's rule.
     """
-    from vllm import LLM, SamplingParams
-
+    from recipes.common.vllm_engine import VllmEngine
     from reward_fns.majority import majority_vote
 
-    llm = LLM(model=model, seed=seed)
-    sampling = SamplingParams(n=n, temperature=1.0, top_p=1.0, max_tokens=max_tokens, seed=seed)
-    texts = [answer_template.replace("{question}", question) for question in questions]
-    if raw_prompt:
-        outputs = llm.generate(texts, sampling)
-    else:
-        outputs = llm.chat([[{"role": "user", "content": text}] for text in texts], sampling)
-    convention = "reference" if raw_prompt else "default"
-    for text, output in zip(texts, outputs, strict=True):
-        answers = [f"{text if raw_prompt else ''}{completion.text}" for completion in output.outputs]
-        yield sum(majority_vote(answers, convention=convention).rewards) / n
+    raw, n = options.raw_prompt, options.answers
+    texts = [options.answer_template.replace("{question}", row[options.question]) for row in rows]
+    agreement: dict[str, float] = {}
+
+    def vote(request: Request, answer: Answer) -> None:
+        answers = [f"{request.prompt}{text}" if raw else text for text in answer.texts]
+        agreement[request.key] = sum(majority_vote(answers, convention="reference" if raw else "default").rewards) / n
+
+    requests = (
+        Request(
+            str(place), text if raw else [{"role": "user", "content": text}], request_seed(options.seed, str(place))
+        )
+        for place, text in enumerate(texts)
+    )
+    VllmEngine(options.model).generate(requests, Sampling(n, max_tokens=options.max_tokens), vote)
+    return [
+        {"idx": row["idx"], "question": row[options.question], "agreement": agreement[str(place)]}
+        for place, row in enumerate(rows)
+    ]
 
 
 def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -> dict[int, float]:
     """Agreement by `idx`: from `--agreement`, from an earlier call's cache, or measured with `--model` and cached."""
-    path = options.agreement or (cache if cache.is_file() else None)
-    if path is None:
+    path = options.agreement or cache
+    if not options.agreement and not cache.is_file():
         if options.model is None:
             raise ValueError("the agreement of a base model is needed: give --model, --agreement, or --unfiltered")
-        questions = [row[options.question] for row in rows]
-        measured = measure_agreement(
-            questions,
-            model=options.model,
-            answer_template=options.answer_template,
-            raw_prompt=options.raw_prompt,
-            n=options.answers,
-            seed=options.seed,
-            max_tokens=options.max_tokens,
-        )
-        pairs = zip(rows, measured, strict=True)
-        measured_rows = ({"idx": row["idx"], "question": row[options.question], "agreement": a} for row, a in pairs)
-        files.write_json_lines(cache, measured_rows)
-        path = cache
-    agreement = {}
+        files.write_json_lines(cache, measure_agreement(options, rows))
+    known = {}
     for row in read_rows(path, "question"):
         if not isinstance(row.get("agreement"), int | float) or "idx" not in row:
             raise ValueError(f"{path} must hold lines with idx, question and agreement, found {row!r:.120}")
-        agreement[row["idx"]] = row["agreement"]
-    by_idx = {row["idx"]: row for row in read_rows(path, "question")}
+        known[row["idx"]] = row
     for row in rows:
-        if row["idx"] in by_idx and by_idx[row["idx"]]["question"] != row[options.question]:
+        if row["idx"] in known and known[row["idx"]]["question"] != row[options.question]:
             raise ValueError(
                 f"{path} belongs to other questions: row {row['idx']} differs; remove it or give the right one"
             )
-    return agreement
+    return {idx: row["agreement"] for idx, row in known.items()}
 
 
 def prepare(options: argparse.Namespace) -> dict[str, int]:

@@ -4,14 +4,15 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from recipes.serl.difficulty import judge_difficulty
+from recipes.serl.difficulty import check_bounds, judge_difficulty
 
 
 def filter_by_agreement(rows: Sequence[dict], agreement: dict[int, float], *, low: float, high: float) -> list[dict]:
-    """The rows whose agreement lies in `low`..`high`, each with its `agreement`; `agreement` is keyed by row `idx`.
+    """Keep the rows whose agreement lies in `low`..`high`, each with its `agreement`, which is keyed by row `idx`.
 
-    Raises `ValueError` when a row has no agreement.
+    Raises `ValueError` when a row has no agreement, or on bad bounds.
     """
+    check_bounds(low, high)
     kept = []
     for row in rows:
         if row["idx"] not in agreement:
@@ -23,7 +24,7 @@ def filter_by_agreement(rows: Sequence[dict], agreement: dict[int, float], *, lo
 
 
 def balance_levels(rows: Sequence[dict], n: int, *, level_key: str | None, seed: int = 42) -> list[dict]:
-    """`n` rows with the values of `level_key` in equal shares, drawn by `seed`, in the order of `rows`.
+    """Draw `n` rows by `seed` with the values of `level_key` in equal shares, in the order of `rows`.
 
     Levels that have too few rows give all, and the others share the rest. Without `level_key` the draw is uniform.
     Raises `ValueError` when there are fewer than `n` rows.

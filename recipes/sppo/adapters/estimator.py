@@ -59,7 +59,7 @@ def compute_sppo_advantage(
     if settings.pairs == "best_worst":
         dropped = rows[~best_worst(score, uid)]
         response_mask[dropped] = 0
-        # where the caller loses the cleared mask, the loss meets NaN and stops instead of training on a false 0
+        # a caller that keeps the uncleared mask gets NaN, on which the loss raises, instead of a wrong target of 0
         advantages[dropped] = torch.nan
     advantages = torch.where(mask, advantages, 0)
     return advantages, advantages.clone()

@@ -22,7 +22,7 @@ def compute_sppo_policy_loss(
     Args:
         old_log_prob, log_prob, advantages, response_mask: `(B, T)` of one micro-batch. `advantages` comes from the
             estimator `sppo` and is one value per row.
-        loss_agg_mode: has no effect on this loss; modes that promise another aggregation are refused.
+        loss_agg_mode: has no effect on this loss; modes that name another aggregation are refused.
         config: verl's ActorConfig. `config.global_batch_info` gives `global_batch_size` and `dp_size`, so that
             accumulated gradients do not depend on how the mini-batch is split; without a size the rows of this
             micro-batch that have trained tokens are counted.

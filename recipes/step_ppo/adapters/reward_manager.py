@@ -11,7 +11,8 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import token_rewards
+from recipes.step_ppo.step_rewards import malformed_rewards, token_rewards
+from recipes.step_ppo.verifiable import keeps_answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
 from reward_fns.result import Score, Skip, normalise
@@ -20,10 +21,10 @@ from reward_fns.result import Score, Skip, normalise
 class StepRewardManager(RewardManagerBase):
     """Scores rollouts as they end.
 
-    `run_single` returns the summed reward, and in `reward_extra_info` always the keys `token_rewards` (T,), `acc`,
-    `n_steps`, `malformed`, `skipped` and `reason`. A malformed rollout has reward 0 and its reason. Where the PRM or
-    the gold answer fails, `skipped` is 1.0 and the trainer takes the rollout out of the update; its zeros are never
-    trained on.
+    `run_single` returns the summed reward, and in `reward_extra_info` always the keys `token_rewards` (T,),
+    `step_ends`, `acc`, `verified` (whether the gold answer counts beside the PRM), `n_steps`, `malformed`, `skipped`
+    and `reason`. A malformed rollout counts as one step with p = 0 and has its reason. Where the PRM or the gold answer
+    fails, `skipped` is 1.0 and the trainer takes the rollout out of the update; its zeros are never trained on.
     """
 
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
@@ -56,14 +57,21 @@ class StepRewardManager(RewardManagerBase):
             score_truncated=self.settings.score_truncated,
         )
         outcome = await self._outcome(item, response)
-        result = await self._rewards(prompt, response, steps, outcome)
+        verifiable = self.settings.verifiable
+        verified = verifiable.weight > 0 and keeps_answer(prompt, verifiable.share)
+        if verified and isinstance(outcome, Skip):
+            result = outcome
+        else:
+            result = await self._rewards(prompt, response, steps, outcome)
         skipped = isinstance(result, Skip)
         rewards = [0.0] * len(response) if skipped else result
         return {
             "reward_score": float(sum(rewards)),
             "reward_extra_info": {
                 "token_rewards": rewards,
+                "step_ends": [len(response) - 1] if steps.malformed else list(steps.ends),
                 "acc": outcome.acc if isinstance(outcome, Score) else 0.0,
+                "verified": float(verified),
                 "n_steps": float(len(steps.ends)),
                 "malformed": float(bool(steps.malformed)),
                 "skipped": float(skipped),
@@ -76,7 +84,7 @@ class StepRewardManager(RewardManagerBase):
     ) -> "list[float] | Skip":
         config = self.settings.reward
         if steps.malformed == "empty" or (steps.malformed and config.needs_prm):
-            return [0.0] * len(response)
+            return malformed_rewards(len(response), config)
         if config.needs_outcome and isinstance(outcome, Skip):
             return outcome
         values = None

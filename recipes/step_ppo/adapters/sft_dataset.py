@@ -8,7 +8,7 @@ Use it through `data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset
 import torch
 from torch.utils.data import Dataset
 
-from recipes.step_ppo.pipeline.data import read_items
+from recipes.common.rows import read_rows
 from recipes.step_ppo.tokens import encode_trajectory
 
 
@@ -28,7 +28,7 @@ class ContinuationDataset(Dataset):
 
     def __init__(self, parquet_files, tokenizer, config, processor=None, max_samples: int = -1):
         paths = [parquet_files] if isinstance(parquet_files, str) else list(parquet_files)
-        rows = [row for path in paths for row in read_items(path)]
+        rows = [row for path in paths for row in read_rows(path)]
         self.rows = rows[:max_samples] if max_samples > 0 else rows
         self.tokenizer = tokenizer
         self.max_length = config.get("max_length", 2048)

@@ -1,6 +1,6 @@
 """`python -m recipes.step_ppo.journal`, now `recipes.step_ppo.pipeline.merge`."""
 
-from recipes.step_ppo import earlier_names
+import runpy
 
 if __name__ == "__main__":
-    earlier_names.run("merge")
+    runpy.run_module("recipes.step_ppo.pipeline.merge", run_name="__main__")

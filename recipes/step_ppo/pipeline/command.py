@@ -1,5 +1,6 @@
-"""How a stage of the pipeline ends: with its exit code, or with one sentence about what it was given."""
+"""How a stage of the pipeline begins and ends: its options, its exit code, one sentence about faulty input."""
 
+import argparse
 import sys
 import traceback
 from collections.abc import Callable
@@ -7,25 +8,36 @@ from pathlib import Path
 
 import recipes
 import reward_fns
+from reward_fns.errors import BudgetSpent, EndpointError
 
 PACKAGES = tuple(Path(package.__file__).resolve().parent for package in (recipes, reward_fns))
 
 
-def run(main: Callable[[], int]) -> None:
-    """Exit with `main`'s code; a refusal of its input, or a file that cannot be read or written, is one sentence.
+def parser(docstring: str, *, reads_records: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of a stage from its module's docstring, whose first line is "`COMMAND`: what it does"."""
+    prog, _, description = docstring.partition("`: ")
+    made = argparse.ArgumentParser(prog=prog.removeprefix("`"), description=description)
+    if reads_records:
+        made.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
+    return made
 
-    A refusal is a ValueError that this package raises itself; one from a library is a fault and keeps its traceback.
+
+def run(main: Callable[[], int]) -> None:
+    """Exit with `main`'s code, or with one sentence for faulty input, an unreadable file or a failing endpoint.
+
+    Faulty input is a ValueError that this package raises itself; one from a library is a bug and keeps its traceback.
     """
+    name = Path(sys.argv[0]).stem
+    started = getattr(sys.modules["__main__"].__spec__, "name", "")
+    if started == f"recipes.step_ppo.{name}":
+        stage = {"journal": "merge"}.get(name, name)
+        print(f"python -m {started} is now python -m recipes.step_ppo.pipeline.{stage}", file=sys.stderr)
     try:
         sys.exit(main())
-    except OSError as error:
-        sys.exit(f"{_name()}: {error}")
+    except (OSError, BudgetSpent, EndpointError) as error:
+        sys.exit(f"{name}: {error}")
     except ValueError as error:
         innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve()
         if not any(package in innermost.parents for package in PACKAGES):
             raise
-        sys.exit(f"{_name()}: {error}")
-
-
-def _name() -> str:
-    return Path(sys.argv[0]).stem
+        sys.exit(f"{name}: {error}")

@@ -7,25 +7,27 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
+from recipes.common.sampling import Request, request_seed
+from recipes.errors import DataError
 from recipes.step_ppo.labels import state_value
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.data import MalformedData, Question, load_questions
-from recipes.step_ppo.pipeline.generation import Request, add_arguments, generator_from, request_seed, sampling_options
+from recipes.step_ppo.pipeline.data import Question, load_questions
+from recipes.step_ppo.pipeline.generation import add_arguments, sampling_options
 from recipes.step_ppo.pipeline.outcome import correct, judge
 from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
-from recipes.step_ppo.pipeline.stage import add_budget_arguments, budget_from, generate_into
+from recipes.step_ppo.pipeline.stage import add_budget_arguments, generate_into
 from recipes.step_ppo.tokens import encode_state, load_tokenizer
 from reward_fns.result import Skip
 
 
 def state_prompt(tokenizer, question: Question, state: Record) -> list[int]:
-    """Token ids that a completion of the state continues.
+    """Encode the token ids that a completion of the state continues.
 
     Raises:
-        MalformedData: a record of an earlier version, which does not say how its response goes on.
+        DataError: a record of an earlier version, without the rest of its response.
     """
     if "rest" not in state:
-        raise MalformedData(f"state {state['key']} has no field 'rest': write the states again with `states`")
+        raise DataError(f"state {state['key']} has no field 'rest': write the states again with `states`")
     return encode_state(tokenizer, question.prompt, state["prefix"], state["rest"])
 
 
@@ -38,7 +40,7 @@ def value_record(
     min_content: bool = False,
     keep_completions: bool = False,
 ) -> Record | Skip:
-    """The record of one state: hits, or None with the reason why the state is left out."""
+    """Make the record of one state: hits, or None with the reason why the state is left out."""
     texts = list(dict.fromkeys(filter(None, completions)))
     results = dict(zip(texts, judge(question, texts), strict=True))
     if skip := next((result for result in results.values() if isinstance(result, Skip)), None):
@@ -58,10 +60,7 @@ def value_record(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.complete",
-        description="Sample K completions of every state and count those that reach the right answer.",
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--states", nargs="+", required=True, help="output of states: files or glob patterns")
     parser.add_argument("--output", required=True, help="jsonl file")
@@ -69,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--require-distinct", action="store_true", help="leave out states with equal completions")
     parser.add_argument("--min-content", action="store_true", help="leave out states whose last step is nearly empty")
     parser.add_argument("--keep-completions", action="store_true", help="write the texts, not only the hits")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
     add_budget_arguments(parser)
     add_arguments(parser, n=3, temperature=0.7, top_p=0.8)
     return parser
@@ -92,21 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             Request(key, state_prompt(tokenizer, questions[state["id"]], state), request_seed(args.seed, key))
             for key, state in states.items()
         ]
-        tally, generator = generate_into(
+        summary, engine = generate_into(
             journal,
-            lambda: generator_from(args),
             requests,
+            args,
             lambda request, texts: value_record(
                 questions[states[request.key]["id"]], states[request.key], texts, **choices
             ),
-            budget=budget_from(args),
-            description="complete",
+            "complete",
         )
-        print(f"{args.output}: {len(journal)} states ({tally.summary()})")
+        print(f"{args.output}: {len(journal)} states ({summary})")
     values = Counter(record["value"] for record in read([args.output], skip_corrupt=args.skip_corrupt))
     print("values: " + ", ".join(f"{value}: {count}" for value, count in sorted(values.items(), key=str)))
-    hit_rate = generator.prefix_cache_hit_rate() if generator else None
-    if hit_rate is not None:
+    if engine is not None and (hit_rate := engine.prefix_cache_hit_rate()) is not None:
         print(f"prefix cache: {hit_rate:.1%} of the prompt tokens were already computed")
     return 0
 

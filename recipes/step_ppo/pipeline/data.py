@@ -4,21 +4,16 @@ A row keeps the position of the question in its file as `extra_info.index`; it i
 stage, as in the published trajectory files.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from recipes.common.rows import Row, read_rows
+from recipes.errors import DataError
 from recipes.step_ppo.prompts import LETTERS, math_prompt, ordered_options, react_prompt
 from recipes.step_ppo.steps import StepStyle
-
-Row = dict[str, Any]
-
-
-class MalformedData(ValueError):
-    """A row without a field that its data set has, or with a value of another kind."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +25,9 @@ class Dataset:
     """
 
     path: str
-    config: str | None
     style: StepStyle
     row: Callable[[Row, int, str, str | None], Row]
+    config: str | None = None
     files: str | None = None
 
 
@@ -47,43 +42,14 @@ class Question:
     style: StepStyle
 
 
-def read_items(path: str | Path) -> Iterator[Row]:
-    """Items of a `.parquet`, `.jsonl`, `.json` (list) or `.txt` (JSON lines, as LogiQA-v2 ships) file.
-
-    Raises:
-        MalformedData: with file and line, for a line that is no JSON object.
-        ValueError: another suffix.
-    """
-    path = Path(path)
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        yield from pyarrow.parquet.read_table(path).to_pylist()
-    elif path.suffix == ".json":
-        items = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(items, list):
-            raise MalformedData(f"{path}: expected a list of objects, found {type(items).__name__}")
-        yield from items
-    elif path.suffix in (".jsonl", ".txt"):
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        yield json.loads(line)
-                    except ValueError as error:
-                        raise MalformedData(f"{path}:{number} is not JSON: {error}") from error
-    else:
-        raise ValueError(f"{path}: unknown suffix {path.suffix!r}; expected .parquet, .jsonl, .json or .txt")
-
-
 def choice_row(
     item: Row, index: int, split: str, order: str | None, *, data_source: str, keys: tuple[str, str, str, str]
 ) -> Row:
-    """One multiple-choice row. `keys` name context, question, options and label in the item."""
+    """Make one multiple-choice row; `keys` name context, question, options and label in the item."""
     context_key, question_key, options_key, label_key = keys
     for key in (context_key, question_key, options_key):
         if item.get(key) is None:
-            raise MalformedData(f"item {index} of {split} has no {key!r}: found {sorted(item)}")
+            raise DataError(f"item {index} of {split} has no {key!r}: found {sorted(item)}")
     options = [str(option) for option in item[options_key]]
     label = item.get(label_key)
     # The ReClor test split is unlabelled; the Hub's copy writes that as an empty string or -1.
@@ -92,7 +58,7 @@ def choice_row(
         options, label = ordered_options(options, label, order)
         prompt = react_prompt(str(item[context_key]), str(item[question_key]), options)
     except ValueError as error:
-        raise MalformedData(f"item {index} of {split}: {error}") from error
+        raise DataError(f"item {index} of {split}: {error}") from error
     return make_row(
         prompt, "" if label is None else LETTERS[label], index, split, data_source=data_source, style="react"
     )
@@ -101,7 +67,7 @@ def choice_row(
 def gsm8k_row(item: Row, index: int, split: str, order: str | None) -> Row:
     """GSM8K: the gold answer stands behind `####`."""
     if "question" not in item or "####" not in str(item.get("answer")):
-        raise MalformedData(f"item {index} of {split}: expected 'question' and an 'answer' with '####'")
+        raise DataError(f"item {index} of {split}: expected 'question' and an 'answer' with '####'")
     gold = str(item["answer"]).rpartition("####")[2].strip().replace(",", "")
     return make_row(math_prompt(item["question"]), gold, index, split, data_source="openai/gsm8k", style="lines")
 
@@ -110,19 +76,13 @@ def math_row(item: Row, index: int, split: str, order: str | None) -> Row:
     """MATH: the gold answer is the content of the last `\\boxed{}` of the solution."""
     gold = last_boxed(str(item.get("solution", "")))
     if "problem" not in item or gold is None:
-        raise MalformedData(f"item {index} of {split}: expected 'problem' and a 'solution' with \\boxed{{}}")
-    return make_row(
-        math_prompt(item["problem"]),
-        gold,
-        index,
-        split,
-        data_source="DigitalLearningGmbH/MATH-lighteval",
-        style="lines",
-    )
+        raise DataError(f"item {index} of {split}: expected 'problem' and a 'solution' with \\boxed{{}}")
+    source = "DigitalLearningGmbH/MATH-lighteval"
+    return make_row(math_prompt(item["problem"]), gold, index, split, data_source=source, style="lines")
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last `\\boxed{...}` whose braces close, None without one."""
+    """Return the content of the last `\\boxed{...}` whose braces close, None without one."""
     for match in reversed(list(re.finditer(r"\\f?boxed\s*\{", text))):
         depth = 1
         for position in range(match.end(), len(text)):
@@ -133,8 +93,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def make_row(prompt: str, gold: str, index: int, split: str, *, data_source: str, style: StepStyle) -> Row:
-    """A row of verl's RL format. The prompt is plain text in one user message; no chat template is meant to be put
-    around it."""
+    """Make a row of verl's RL format; the prompt is plain text, around which no chat template belongs."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": prompt}],
@@ -144,10 +103,6 @@ def make_row(prompt: str, gold: str, index: int, split: str, *, data_source: str
     }
 
 
-def _choice(data_source: str, keys: tuple[str, str, str, str]) -> Callable[[Row, int, str, str | None], Row]:
-    return lambda item, index, split, order: choice_row(item, index, split, order, data_source=data_source, keys=keys)
-
-
 # The Hub's copies of LogiQA 2.0 are loading scripts or mix the tasks, so its own repository is read, as the LPR code
 # did.
 LOGIQA2_FILES = "https://raw.githubusercontent.com/csitfun/LogiQA2.0/main/logiqa/DATA/LOGIQA/{split}.txt"
@@ -155,24 +110,25 @@ LOGIQA2_FILES = "https://raw.githubusercontent.com/csitfun/LogiQA2.0/main/logiqa
 DATASETS = {
     "logiqa2": Dataset(
         "json",
-        None,
         "react",
-        _choice("csitfun/LogiQA2.0", ("text", "question", "options", "answer")),
+        partial(choice_row, data_source="csitfun/LogiQA2.0", keys=("text", "question", "options", "answer")),
         files=LOGIQA2_FILES,
     ),
     "reclor": Dataset(
-        "metaeval/reclor", None, "react", _choice("metaeval/reclor", ("context", "question", "answers", "label"))
+        "metaeval/reclor",
+        "react",
+        partial(choice_row, data_source="metaeval/reclor", keys=("context", "question", "answers", "label")),
     ),
-    "gsm8k": Dataset("openai/gsm8k", "main", "lines", gsm8k_row),
-    "math": Dataset("DigitalLearningGmbH/MATH-lighteval", None, "lines", math_row),
+    "gsm8k": Dataset("openai/gsm8k", "lines", gsm8k_row, config="main"),
+    "math": Dataset("DigitalLearningGmbH/MATH-lighteval", "lines", math_row),
 }
 
 
 def load_items(dataset: Dataset, split: str, files: Iterable[str] | None) -> Iterator[Row]:
-    """Items from local files, or from the Hub when none are given."""
+    """Load items from local files, or from the Hub when none are given."""
     if files:
         for path in files:
-            yield from read_items(path)
+            yield from read_rows(path)
         return
     import datasets
 
@@ -183,14 +139,14 @@ def load_items(dataset: Dataset, split: str, files: Iterable[str] | None) -> Ite
 
 
 def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
-    """Questions of prepared parquet (or jsonl) files by id, in file order.
+    """Load the questions of prepared parquet (or jsonl) files by id, in file order.
 
     Raises:
-        MalformedData: a row that lacks a field, or an index that occurs twice.
+        DataError: a row that lacks a field, or an index that occurs twice.
     """
     questions: dict[str, Question] = {}
     for path in paths:
-        for number, row in enumerate(read_items(path)):
+        for number, row in enumerate(read_rows(path)):
             try:
                 question = Question(
                     id=str(row["extra_info"]["index"]),
@@ -200,11 +156,11 @@ def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
                     style=row["extra_info"].get("step_style") or "react",
                 )
             except (KeyError, IndexError, TypeError) as error:
-                raise MalformedData(
+                raise DataError(
                     f"{path}, row {number} is no prepared prompt ({error!r}): run recipes.step_ppo.pipeline.prepare"
                 ) from error
             if question.id in questions:
-                raise MalformedData(
+                raise DataError(
                     f"{path}, row {number}: index {question.id} occurs twice; pass the files of one split only"
                 )
             questions[question.id] = question

@@ -67,10 +67,7 @@ def preference_rows(questions: dict[str, Question], pairs: Sequence[dict]) -> li
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.dpo",
-        description="Train with DPO on the pairs; launch with accelerate or torchrun.",
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--pairs", nargs="+", required=True, help="output of pairs")
     parser.add_argument("--model", required=True, help="initial policy, and frozen reference")

@@ -12,77 +12,50 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import open_journal, read
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One command: `python -m recipes.step_ppo.<name> <arguments>`."""
+def plan(args: argparse.Namespace) -> list[list[str]]:
+    """List the commands of a round, in order: name of the stage, then its arguments."""
+    new = Path(args.output)
+    data, seed = ["--data", *args.data], ["--seed", str(args.seed)]
+    generator = ["--model", args.model, *(["--endpoint", args.endpoint] if args.endpoint else []), *seed]
+    trajectories = ["--trajectories", str(new / "trajectories.jsonl")]
+    completions = str(args.num_completions)
 
-    name: str
-    arguments: tuple[str, ...] = field(default_factory=tuple)
+    def stage(name: str, output: str, *arguments: str) -> list[str]:
+        return [name, *arguments, "--output", str(new / output), *shlex.split(getattr(args, f"{name}_options"))]
 
-    def command(self) -> list[str]:
-        """What is executed."""
-        return [sys.executable, "-m", f"recipes.step_ppo.{self.name}", *self.arguments]
+    def values_of(part: str) -> list[list[str]]:
+        """States of the questions in `{part}trajectories.jsonl`, and their values."""
+        states = f"{part.removeprefix('prm_')}states.jsonl"
+        values = f"{part.removeprefix('prm_')}values.jsonl"
+        return [
+            stage("states", states, "--trajectories", str(new / f"{part}trajectories.jsonl"), *seed),
+            stage("complete", values, *data, *generator, "--states", str(new / states), "--n", completions),
+        ]
 
-
-def plan(args: argparse.Namespace) -> list[Stage]:
-    """The stages of a round, in order."""
-    new, old = Path(args.output), Path(args.previous) if args.previous else None
-    data = ("--data", *args.data)
-    served = ("--endpoint", args.endpoint) if args.endpoint else ()
-    generator = ("--model", args.model, *served, "--seed", str(args.seed))
-    trajectories = ("--trajectories", str(new / "trajectories.jsonl"))
-    replay: tuple[str, ...] = ()
-    if old:
-        replay = (
-            "--replay-trajectories", str(old / "trajectories.jsonl"), "--replay-values", str(old / "values.jsonl"),
-            "--replay-fraction", str(args.replay_fraction),
-        )  # fmt: skip
-    more = {name: tuple(shlex.split(getattr(args, f"{name}_options"))) for name in STAGES}
-    dev = ("--dev-values", str(new / "dev_values.jsonl")) if args.dev_questions else ()
-    stages = [
-        Stage("collect", (*data, *generator, "--output", str(new / "trajectories.jsonl"), *more["collect"])),
-        Stage("states", (
-            "--trajectories", str(new / "prm_trajectories.jsonl"), "--output", str(new / "states.jsonl"),
-            "--seed", str(args.seed), *more["states"],
-        )),
-        Stage("complete", (
-            *data, *generator, "--states", str(new / "states.jsonl"), "--output", str(new / "values.jsonl"),
-            "--n", str(args.num_completions), *more["complete"],
-        )),
-    ]  # fmt: skip
+    stages = [stage("collect", "trajectories.jsonl", *data, *generator), *values_of("prm_")]
+    training = ["--values", str(new / "values.jsonl"), "--model", args.prm_model, "--num-completions", completions]
     if args.dev_questions:
-        stages += [
-            Stage("states", (
-                "--trajectories", str(new / "dev_trajectories.jsonl"), "--output", str(new / "dev_states.jsonl"),
-                "--seed", str(args.seed), *more["states"],
-            )),
-            Stage("complete", (
-                *data, *generator, "--states", str(new / "dev_states.jsonl"), "--output",
-                str(new / "dev_values.jsonl"), "--n", str(args.num_completions), *more["complete"],
-            )),
-        ]  # fmt: skip
-    stages += [
-        Stage("prm", (
-            *data, *trajectories, "--values", str(new / "values.jsonl"), *dev, *replay, "--model", args.prm_model,
-            "--output", str(new / "prm"), "--num-completions", str(args.num_completions), "--export-backbone",
-            *more["prm"],
-        )),
-        Stage("score", (
-            *data, *trajectories, "--prm", str(new / "prm"), "--output", str(new / "scores.jsonl"), *more["score"],
-        )),
-        Stage("pairs", (
-            *trajectories, "--scores", str(new / "scores.jsonl"), "--output", str(new / "pairs.jsonl"),
-            "--prm-train", str(new / "values.jsonl"), *more["pairs"],
-        )),
+        stages += values_of("dev_")
+        training += ["--dev-values", str(new / "dev_values.jsonl")]
+    if args.previous:
+        old = Path(args.previous)
+        training += ["--replay-trajectories", str(old / "trajectories.jsonl")]
+        training += ["--replay-values", str(old / "values.jsonl"), "--replay-fraction", str(args.replay_fraction)]
+    return [
+        *stages,
+        stage("prm", "prm", *data, *trajectories, *training, "--export-backbone"),
+        stage("score", "scores.jsonl", *data, *trajectories, "--prm", str(new / "prm")),
+        stage(
+            "pairs", "pairs.jsonl", *trajectories, "--scores", str(new / "scores.jsonl"),
+            "--prm-train", str(new / "values.jsonl"),
+        ),
     ]  # fmt: skip
-    return stages
 
 
 PR_SET_PDEATHSIG = 1
@@ -110,10 +83,7 @@ def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> Non
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.iterate",
-        description="Run one round from a policy to its PRM and its pairs.",
-    )
+    parser = command.parser(__doc__, reads_records=False)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--output", required=True, help="folder of the new round")
     parser.add_argument("--previous", help="folder of the round before, whose PRM data is replayed")
@@ -133,15 +103,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    for stage in plan(args):
-        print("+ " + shlex.join(stage.command()), flush=True)
+    for name, *arguments in plan(args):
+        stage = [sys.executable, "-m", f"recipes.step_ppo.pipeline.{name}", *arguments]
+        print("+ " + shlex.join(stage), flush=True)
         if args.dry_run:
             continue
-        code = subprocess.run(stage.command(), check=False, preexec_fn=_end_with_parent).returncode
+        code = subprocess.run(stage, check=False, preexec_fn=_end_with_parent).returncode
         if code:
-            print(f"{stage.name} ended with code {code}; mend it and run the same command again", file=sys.stderr)
+            print(f"{name} ended with code {code}; fix the cause and run the same command again", file=sys.stderr)
             return code
-        if stage.name == "collect":
+        if name == "collect":
             split_questions(Path(args.output), args.dev_questions, args.prm_questions)
     return 0
 

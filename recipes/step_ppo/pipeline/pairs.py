@@ -3,7 +3,7 @@
 import argparse
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
@@ -12,16 +12,8 @@ from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import expand, open_journal, read
 
 
-def question_ids(paths: Iterable[str], *, skip_corrupt: bool = False) -> set[str]:
-    """Question ids that occur in record files."""
-    return {record["id"] for record in read(expand(paths), skip_corrupt=skip_corrupt)}
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.pairs",
-        description="Make preference pairs from collected (and scored) trajectories.",
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
     parser.add_argument(
         "--scores", nargs="+", help="output of score; without it, every correct against every incorrect response"
@@ -43,7 +35,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--one-per-question", action="store_true", help="keep one random pair of each question")
     parser.add_argument("--seed", type=int, default=0, help="for --one-per-question")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
     return parser
 
 
@@ -52,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     how = {"skip_corrupt": args.skip_corrupt}
     trajectories = list(read(expand(args.trajectories), **how))
     scores = {record["id"]: record for record in read(expand(args.scores), **how)} if args.scores else {}
-    prm_train = question_ids(args.prm_train, **how)
+    prm_train = {record["id"] for record in read(expand(args.prm_train), **how)}
     options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
     counts: Counter[str] = Counter()
     with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:

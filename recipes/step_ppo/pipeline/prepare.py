@@ -11,10 +11,7 @@ from recipes.step_ppo.pipeline.data import DATASETS, load_items
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.prepare",
-        description="Write a data set as prompts in verl's parquet format.",
-    )
+    parser = command.parser(__doc__, reads_records=False)
     parser.add_argument(
         "--dataset", choices=sorted(DATASETS), required=True, help="which data set, or whose shape --files has"
     )

@@ -71,9 +71,7 @@ def evaluate(trainer: Trainer, rows: list[dict]) -> dict[str, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.prm", description="Train a process reward model with K + 1 classes."
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect")
     parser.add_argument("--values", nargs="+", required=True, help="output of complete, for training")

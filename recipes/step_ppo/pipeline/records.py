@@ -17,7 +17,7 @@ KEY = "key"
 
 
 def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, skip_corrupt: bool = False) -> Journal:
-    """The record file that a stage writes; `settings` are what its records depend on."""
+    """Open the record file that a stage writes; `settings` are what its records depend on."""
     return Journal(path, settings, key=KEY, skip_corrupt=skip_corrupt)
 
 
@@ -27,7 +27,7 @@ def read(paths: Iterable[str | Path], *, skip_corrupt: bool = False) -> Iterator
 
 
 def expand(patterns: Iterable[str | Path]) -> list[Path]:
-    """Files named by paths and glob patterns, in order, shards (`x.3-of-20.jsonl`) by their number.
+    """List the files named by paths and glob patterns, in order, shards (`x.3-of-20.jsonl`) by their number.
 
     Raises:
         FileNotFoundError: a path or pattern without a file.

@@ -1,7 +1,7 @@
 """`python -m recipes.step_ppo.pipeline.report`: what a pipeline reached, as Markdown, JSON and a calibration plot.
 
 The PRM is compared with completions of held-out states: its scores come from `score`, the truth from `complete` with
-as many completions as one can afford, since the rate over K = 3 is itself a noisy reading.
+many completions per state, since the rate over K = 3 is itself noisy.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from torch import Tensor
 from recipes.common import files
 from recipes.evaluation.intervals import Interval, bootstrap_mean
 from recipes.evaluation.learning_curves import read_curves
-from recipes.step_ppo.calibration import calibration_bins, calibration_error, expected_value
+from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import expand, read
 from recipes.step_ppo.steps import segment_response
@@ -81,11 +81,10 @@ def agreement(expected: Tensor, observed: Tensor) -> dict[str, float]:
     """
     if len(expected) < 2:
         raise ValueError(f"expected at least two valued states, found {len(expected)}")
-    correlation = torch.corrcoef(torch.stack([expected, observed]))[0, 1]
     return {
         "count": len(expected),
         "accuracy": ((expected > 0.5) == (observed > 0.5)).double().mean().item(),
-        "correlation": correlation.nan_to_num(0.0).item(),
+        "correlation": correlation(expected, observed),
         "calibration_error": calibration_error(expected, observed),
     }
 
@@ -145,10 +144,7 @@ def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Map
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.report",
-        description="Report a round, its PRM and the trainings on it.",
-    )
+    parser = command.parser(__doc__, reads_records=False)
     parser.add_argument("--round", type=Path, required=True, help="folder that iterate wrote")
     parser.add_argument("--truth", nargs="+", required=True, help="output of complete for held-out states")
     parser.add_argument("--accuracy", nargs="*", default=[], metavar="NAME=SHARE", help="a measured held-out accuracy")

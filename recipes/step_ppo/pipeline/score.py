@@ -7,22 +7,25 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from transformers import AutoTokenizer
 
+from recipes.common.sampling import in_parallel
 from recipes.step_ppo.labels import class_probability
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions
-from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings, in_parallel
+from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings
+from recipes.step_ppo.pipeline.prm_model import load_prm, step_probabilities
 from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
-from recipes.step_ppo.pipeline.stage import Tally, add_budget_arguments, budget_from
+from recipes.step_ppo.pipeline.stage import Recorder, add_budget_arguments
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.steps import segment_response
 from recipes.step_ppo.tokens import EncodedTrajectory, encode_trajectory
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
-from reward_fns.result import Skip
 
-Scored = "list[Tensor] | Skip"
+Work = tuple[str, list[EncodedTrajectory]]
+"""A question's key and its trajectories."""
+OnResult = Callable[[str, "list[Tensor] | EndpointError"], None]
 
 
 def encode_responses(
@@ -56,7 +59,7 @@ def score_record(
     probabilities: Sequence[Tensor],
     classes: Sequence[int],
 ) -> Record:
-    """The record of one question: probabilities (steps, K + 1) and step scores of each response."""
+    """Make the record of one question: probabilities (steps, K + 1) and step scores of each response."""
     scores = []
     for (index, (_, kinds)), table in zip(encoded.items(), probabilities, strict=True):
         scores.append(
@@ -70,69 +73,41 @@ def score_record(
     return {"key": question_id, "id": question_id, "scores": scores, "unscored": unscored}
 
 
-class LocalScorer:
-    """The PRM in this process, on an accelerator where there is one."""
-
-    def __init__(self, path: str, *, batch_size: int, dtype: str, pad_token_id: int):
-        from recipes.step_ppo.pipeline.prm_model import load_prm
-
-        self.model = load_prm(path, dtype=getattr(torch, dtype))
-        if torch.accelerator.is_available():
-            self.model.to(torch.accelerator.current_accelerator())
-        self.batch_size, self.pad_token_id = batch_size, pad_token_id
-
-    def run(
-        self, work: Iterable[tuple[str, list[EncodedTrajectory]]], on_result: Callable[[str, Scored], None]
-    ) -> None:
-        from recipes.step_ppo.pipeline.prm_model import step_probabilities
-
-        iterator = iter(work)
-        # Several questions at a time, so that trajectories of one length meet in a batch.
-        while group := list(islice(iterator, 8)):
-            flat = [trajectory for _, trajectories in group for trajectory in trajectories]
-            found = iter(
-                step_probabilities(self.model, flat, pad_token_id=self.pad_token_id, batch_size=self.batch_size)
-            )
-            for key, trajectories in group:
-                on_result(key, list(islice(found, len(trajectories))))
+def score_locally(args: argparse.Namespace, pad_token_id: int, work: Iterable[Work], on_result: OnResult) -> None:
+    """Ask the PRM in this process, on an accelerator where there is one."""
+    model = load_prm(args.prm, dtype=getattr(torch, args.dtype))
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    # Several questions at a time, so that trajectories of one length meet in a batch.
+    iterator = iter(work)
+    while group := list(islice(iterator, 8)):
+        flat = [trajectory for _, trajectories in group for trajectory in trajectories]
+        found = iter(step_probabilities(model, flat, pad_token_id=pad_token_id, batch_size=args.batch_size))
+        for key, trajectories in group:
+            on_result(key, list(islice(found, len(trajectories))))
 
 
-class EndpointScorer:
-    """A PRM served by `vllm serve --runner pooling`."""
+async def score_served(settings: EndpointSettings, work: Iterable[Work], on_result: OnResult) -> None:
+    """Ask a PRM that `vllm serve --runner pooling` serves."""
+    async with Endpoint(settings) as endpoint:
 
-    def __init__(self, settings: EndpointSettings):
-        self.settings = settings
-
-    def run(
-        self, work: Iterable[tuple[str, list[EncodedTrajectory]]], on_result: Callable[[str, Scored], None]
-    ) -> None:
-        asyncio.run(self._run(iter(work), on_result))
-
-    async def _run(self, work: Iterator, on_result: Callable[[str, Scored], None]) -> None:
-        async with Endpoint(self.settings) as endpoint:
-
-            async def worker() -> None:
-                for key, trajectories in work:
-                    on_result(key, await self._ask(endpoint, trajectories))
-
-            await in_parallel(self.settings.concurrency, worker)
-
-    async def _ask(self, endpoint: Endpoint, trajectories: list[EncodedTrajectory]) -> Scored:
-        found = []
-        for trajectory in trajectories:
+        async def ask(item: Work) -> None:
+            key, trajectories = item
+            tables = []
             try:
-                rows = await token_probabilities(endpoint, trajectory.ids)
+                for trajectory in trajectories:
+                    rows = await token_probabilities(endpoint, trajectory.ids)
+                    tables.append(torch.tensor([rows[end] for end in trajectory.ends], dtype=torch.float32))
             except EndpointError as error:
-                return Skip(f"{error.reason}: {error}")
-            found.append(torch.tensor([rows[end] for end in trajectory.ends], dtype=torch.float32))
-        return found
+                on_result(key, error)
+            else:
+                on_result(key, tables)
+
+        await in_parallel(iter(work), settings.concurrency, ask)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.score",
-        description="Read the PRM at every step end of collected trajectories.",
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
     parser.add_argument("--output", required=True, help="jsonl file")
@@ -144,54 +119,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=8, help="local: trajectories per forward pass")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32", help="local")
     add_endpoint_arguments(parser, timeout=120.0)
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
     add_budget_arguments(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from transformers import AutoTokenizer
-
     args = _parser().parse_args(argv)
     questions = load_questions(args.data)
-    trajectories = list(read(expand(args.trajectories), skip_corrupt=args.skip_corrupt))
+    trajectories = {record["key"]: record for record in read(expand(args.trajectories), skip_corrupt=args.skip_corrupt)}
     tokenizer = AutoTokenizer.from_pretrained(args.prm)
     options = {name: getattr(args, name) for name in ("prm", "classes", "max_length")}
-    tally = Tally(budget_from(args))
     with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
-        pending = [trajectory for trajectory in trajectories if trajectory["key"] not in journal]
-        progress = tqdm(
-            total=len(trajectories), initial=len(trajectories) - len(pending), desc="score", unit="question"
-        )
+        recorder = Recorder(journal, trajectories, args, "score")
         encoded: dict[str, tuple] = {}
 
-        def work() -> Iterator[tuple[str, list[EncodedTrajectory]]]:
-            for record in pending:
-                question = questions[record["id"]]
-                encoded[record["key"]] = encode_responses(tokenizer, question, record["responses"], args.max_length)
-                yield record["key"], [trajectory for trajectory, _ in encoded[record["key"]][0].values()]
+        def work() -> Iterator[Work]:
+            for key in recorder.pending:
+                record = trajectories[key]
+                encoded[key] = encode_responses(
+                    tokenizer, questions[record["id"]], record["responses"], args.max_length
+                )
+                yield key, [trajectory for trajectory, _ in encoded[key][0].values()]
 
-        def on_result(key: str, result: Scored) -> None:
+        def on_result(key: str, found: "list[Tensor] | EndpointError") -> None:
             scorable, unscored = encoded.pop(key)
-            if isinstance(result, Skip):
-                tally.skip(key, result)
-            else:
-                journal.append(score_record(key, scorable, unscored, result, args.classes))
-                tally.done += 1
-            progress.update()
+            failed = isinstance(found, EndpointError)
+            recorder.take(key, found if failed else score_record(key, scorable, unscored, found, args.classes))
 
-        if pending:
-            _scorer(args, tokenizer).run(work(), on_result)
-        progress.close()
-        print(f"{args.output}: {len(journal)} questions ({tally.summary()})")
+        if args.endpoint:
+            served = endpoint_settings(args, args.served_name or args.prm, key_variable="OPENAI_API_KEY")
+            asyncio.run(score_served(served, work(), on_result))
+        elif recorder.pending:
+            pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+            score_locally(args, pad, work(), on_result)
+        print(f"{args.output}: {len(journal)} questions ({recorder.close()})")
     return 0
-
-
-def _scorer(args: argparse.Namespace, tokenizer) -> LocalScorer | EndpointScorer:
-    if args.endpoint:
-        return EndpointScorer(endpoint_settings(args, args.served_name or args.prm, key_variable="OPENAI_API_KEY"))
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    return LocalScorer(args.prm, batch_size=args.batch_size, dtype=args.dtype, pad_token_id=pad)
 
 
 if __name__ == "__main__":

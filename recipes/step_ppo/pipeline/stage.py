@@ -4,105 +4,113 @@ import argparse
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from tqdm import tqdm
 
 from recipes.common.journal import Journal
-from recipes.step_ppo.pipeline.generation import Generator, Request
+from recipes.common.sampling import Engine, Request
+from recipes.step_ppo.pipeline.generation import engine_from, sampling_from
 from recipes.step_ppo.pipeline.records import Record
-from reward_fns.errors import BudgetSpent
+from reward_fns.completions import Answer
+from reward_fns.errors import BudgetSpent, EndpointError
 from reward_fns.result import FailureBudget, Skip
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Tally:
-    """Outcomes of one run of a stage. A skipped request leaves no record: the same command tries it again.
-
-    Raises:
-        BudgetSpent: from `skip`, when more than the budget's share of the finished requests was skipped.
-    """
-
-    budget: FailureBudget
-    done: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def skip(self, key: str, skip: Skip) -> None:
-        """Count a request that could not be served."""
-        reason = skip.reason.partition(":")[0]
-        if not self.skipped[reason]:
-            logger.warning("%s skipped: %s", key, skip.reason)
-        self.skipped[reason] += 1
-        count = self.skipped.total()
-        if count >= self.budget.min_count and count > self.budget.share * (count + self.done):
-            reasons = ", ".join(f"{reason} x{number}" for reason, number in self.skipped.most_common())
-            raise BudgetSpent(
-                f"{count} of {count + self.done} requests were skipped ({reasons}), more than the budget of "
-                f"{self.budget.share:.0%}. What succeeded is kept; mend the endpoint and run the same command again."
-            )
-
-    def summary(self) -> str:
-        """One clause for the closing line."""
-        if not self.skipped:
-            return f"{self.done} new"
-        reasons = ", ".join(f"{reason} x{number}" for reason, number in self.skipped.most_common())
-        return f"{self.done} new, {self.skipped.total()} skipped ({reasons}; run again to fill them in)"
-
-
 def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--failure-budget` and `--failure-min-count`."""
+    """Add `--failure-budget` and `--failure-min-count`."""
     parser.add_argument("--failure-budget", type=float, default=0.05, help="share of requests that may be skipped")
     parser.add_argument("--failure-min-count", type=int, default=8, help="fewer skips than this never end the run")
 
 
-def budget_from(args: argparse.Namespace) -> FailureBudget:
-    """The budget that the options describe."""
-    return FailureBudget(args.failure_budget, args.failure_min_count)
+class Recorder:
+    """Writes the records of one run of a stage, counts skips and shows progress.
+
+    A skipped request leaves no record: the same command tries it again.
+
+    Args:
+        journal: where records go.
+        keys: all requests of the stage; `pending` are those without a record.
+        args: with the options of `add_budget_arguments`.
+        description: of the progress bar.
+    """
+
+    def __init__(self, journal: Journal, keys: Iterable[str], args: argparse.Namespace, description: str):
+        keys = list(keys)
+        self.pending = [key for key in keys if key not in journal]
+        self._journal, self._budget = journal, FailureBudget(args.failure_budget, args.failure_min_count)
+        self._done, self._skipped = 0, Counter[str]()
+        self._progress = tqdm(
+            total=len(keys), initial=len(keys) - len(self.pending), desc=description, disable=not self.pending
+        )
+
+    def take(self, key: str, found: "Record | Skip | EndpointError") -> None:
+        """Write a record, or count why there is none.
+
+        Raises:
+            BudgetSpent: more than the budget's share of the finished requests was skipped.
+        """
+        self._progress.update()
+        if isinstance(found, dict):
+            self._journal.append(found)
+            self._done += 1
+            return
+        reason = found.reason.partition(":")[0]
+        if not self._skipped[reason]:
+            logger.warning("%s skipped: %s", key, found.reason if isinstance(found, Skip) else found)
+        self._skipped[reason] += 1
+        count = self._skipped.total()
+        if count >= self._budget.min_count and count > self._budget.share * (count + self._done):
+            raise BudgetSpent(
+                f"{count} of {count + self._done} requests were skipped ({self._reasons()}), more than the budget of "
+                f"{self._budget.share:.0%}. Finished records are kept; fix the endpoint and run the same command again."
+            )
+
+    def close(self) -> str:
+        """End the progress bar and return one clause for the closing line."""
+        self._progress.close()
+        if not self._skipped:
+            return f"{self._done} new"
+        skipped = f"{self._skipped.total()} skipped ({self._reasons()}; run again to fill them in)"
+        return f"{self._done} new, {skipped}"
+
+    def _reasons(self) -> str:
+        return ", ".join(f"{reason} x{number}" for reason, number in self._skipped.most_common())
 
 
 def generate_into(
     journal: Journal,
-    generator: Callable[[], Generator],
     requests: Iterable[Request],
+    args: argparse.Namespace,
     to_record: Callable[[Request, list[str]], "Record | Skip"],
-    *,
-    budget: FailureBudget,
     description: str,
-) -> tuple[Tally, Any]:
+) -> tuple[str, Engine | None]:
     """Answer the requests whose key is not in the journal yet.
 
     Args:
-        generator: makes the generator; not called when nothing is left to do.
+        args: with the options of `generation.add_arguments` and `add_budget_arguments`.
         to_record: turns the sampled texts into the record to write, or a Skip when they cannot be judged.
+        description: of the progress bar.
 
     Returns:
-        The tally, and the generator (None when none was needed).
+        One clause about what was done, and the engine (None when nothing was left to do).
 
     Raises:
         BudgetSpent: too many requests failed.
+        EndpointError: the endpoint refuses every request.
     """
-    requests = list(requests)
-    pending = [request for request in requests if request.key not in journal]
-    tally = Tally(budget)
-    if not pending:
-        return tally, None
-    progress = tqdm(total=len(requests), initial=len(requests) - len(pending), desc=description, unit="prompt")
+    by_key = {request.key: request for request in requests}
+    recorder = Recorder(journal, by_key, args, description)
+    if not recorder.pending:
+        return recorder.close(), None
 
-    def on_result(request: Request, result: "list[str] | Skip") -> None:
-        record = result if isinstance(result, Skip) else to_record(request, result)
-        if isinstance(record, Skip):
-            tally.skip(request.key, record)
-        else:
-            journal.append(record)
-            tally.done += 1
-        progress.update()
+    def on_done(request: Request, found: "Answer | EndpointError") -> None:
+        recorder.take(request.key, found if isinstance(found, EndpointError) else to_record(request, found.texts))
 
-    model = generator()
+    engine = engine_from(args)
     try:
-        model.run(pending, on_result)
+        engine.generate((by_key[key] for key in recorder.pending), sampling_from(args), on_done)
     finally:
-        progress.close()
-    return tally, model
+        summary = recorder.close()
+    return summary, engine

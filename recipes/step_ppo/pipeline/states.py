@@ -20,10 +20,7 @@ def shard_path(output: str, shard: int, num_shards: int) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.states",
-        description="Sample intermediate states from collected trajectories.",
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--trajectories", nargs="+", required=True, help="output of collect: files or glob patterns")
     parser.add_argument(
         "--output", required=True, help="jsonl file; with several shards `.i-of-n` goes before the suffix"
@@ -39,7 +36,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-questions", type=int, help="use the first so many questions only")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
     return parser
 
 
@@ -49,20 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.ratio, args.ratio_s, args.ratio_e, ("Action",) if args.remove_action else (), args.style
     )
     questions = list(read(expand(args.trajectories), skip_corrupt=args.skip_corrupt))[: args.max_questions]
-    options = {
-        name: getattr(args, name)
-        for name in (
-            "ratio",
-            "ratio_s",
-            "ratio_e",
-            "remove_action",
-            "min_step",
-            "style",
-            "num_shards",
-            "max_questions",
-            "seed",
-        )
-    }
+    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
     counts: Counter[str] = Counter()
     progress = tqdm(total=len(questions), desc="states", unit="question")
     for shard, (start, stop) in enumerate(shard_bounds(len(questions), args.num_shards)):

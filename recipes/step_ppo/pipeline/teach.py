@@ -1,7 +1,4 @@
-"""`python -m recipes.step_ppo.pipeline.teach`: a teacher writes one-shot trajectories.
-
-The right ones become SFT data.
-"""
+"""`python -m recipes.step_ppo.pipeline.teach`: let a teacher write trajectories, keep the right ones as SFT data."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,21 +6,15 @@ from pathlib import Path
 
 from recipes.common.files import write_parquet
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.collect import (
-    add_cleaning_arguments,
-    cleaning_options,
-    selected_questions,
-    trajectory_record,
-)
+from recipes.step_ppo.pipeline.collect import add_cleaning_arguments, collect_into, selected_questions
 from recipes.step_ppo.pipeline.data import Question
-from recipes.step_ppo.pipeline.generation import Request, add_arguments, generator_from, request_seed, sampling_options
-from recipes.step_ppo.pipeline.records import expand, open_journal, read
-from recipes.step_ppo.pipeline.stage import budget_from, generate_into
+from recipes.step_ppo.pipeline.generation import add_arguments
+from recipes.step_ppo.pipeline.records import expand, read
 from recipes.step_ppo.prompts import REACT_EXAMPLE, with_example
 
 
 def sft_rows(questions: dict[str, Question], records: Sequence[dict]) -> list[dict]:
-    """Prompt (zero-shot) and response of every correct trajectory, exact repetitions once.
+    """Make SFT rows of every correct trajectory, exact repetitions once: prompt (zero-shot) and response.
 
     The response starts with a space: it continues the prompt's tail.
     """
@@ -37,10 +28,7 @@ def sft_rows(questions: dict[str, Question], records: Sequence[dict]) -> list[di
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.step_ppo.pipeline.teach",
-        description="Let a teacher write one-shot trajectories and keep the right ones as SFT data.",
-    )
+    parser = command.parser(__doc__)
     add_cleaning_arguments(parser)
     parser.add_argument("--sft-output", required=True, help="parquet file with the correct trajectories")
     parser.add_argument("--example", help="text file with another worked example; '' for none")
@@ -71,21 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ask_teacher(args: argparse.Namespace, questions: dict[str, Question]) -> None:
     example = REACT_EXAMPLE if args.example is None else args.example and Path(args.example).read_text(encoding="utf-8")
-    options = sampling_options(args) | cleaning_options(args) | {"example": example}
-    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
-        requests = [
-            Request(q.id, with_example(q.prompt, example) if example else q.prompt, request_seed(args.seed, q.id))
-            for q in questions.values()
-        ]
-        tally, _ = generate_into(
-            journal,
-            lambda: generator_from(args),
-            requests,
-            lambda request, texts: trajectory_record(questions[request.key], texts, **cleaning_options(args)),
-            budget=budget_from(args),
-            description="teach",
-        )
-        print(f"{args.output}: {len(journal)} questions ({tally.summary()})")
+    prompts = {key: with_example(q.prompt, example) if example else q.prompt for key, q in questions.items()}
+    collect_into(args, questions, prompts, example=example)
 
 
 if __name__ == "__main__":

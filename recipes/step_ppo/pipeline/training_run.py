@@ -14,11 +14,10 @@ NOT_ABOUT_THE_RESULT = ("output", "skip_corrupt", "report_to")
 def add_training_arguments(
     parser: argparse.ArgumentParser, *, learning_rate: float, max_length: int, seed: int, unit: str
 ) -> None:
-    """Options of an offline training, with this command's defaults; `unit` is what a batch counts."""
+    """Add the options of an offline training, with this command's defaults; `unit` is what a batch counts."""
     parser.add_argument(
         "--output", required=True, help="folder; a run that was killed continues from its last checkpoint"
     )
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
     training = parser.add_argument_group("training")
     training.add_argument("--epochs", type=float, default=2.0)
     training.add_argument("--max-steps", type=int, default=-1)
@@ -36,7 +35,7 @@ def add_training_arguments(
 
 
 def trainer_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_training_arguments` as arguments of `transformers.Trainer` and TRL's trainers.
+    """Turn the options of `add_training_arguments` into arguments of `transformers.Trainer` and TRL's trainers.
 
     Adam (0.9, 0.95), linear decay and clipping at 1 are those of the LPR code (conf/deepspeed).
     """
@@ -69,12 +68,12 @@ def trainer_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The options on which the trained weights depend."""
+    """Return the options on which the trained weights depend."""
     return {name: value for name, value in vars(args).items() if name not in NOT_ABOUT_THE_RESULT}
 
 
 def last_complete_checkpoint(output: str) -> str | None:
-    """The newest whole checkpoint of `transformers.Trainer`: the trainer's state is the last file it writes."""
+    """Find the newest whole checkpoint of `transformers.Trainer`, whose state is the last file it writes."""
     found = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
     return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
 
@@ -96,5 +95,5 @@ def is_finished(output: str, options: dict) -> bool:
 
 
 def mark_finished(output: str, options: dict, statistics: dict) -> None:
-    """Say that the folder is whole. Nothing may be written to it afterwards."""
+    """Mark the folder as complete; nothing may be written to it afterwards."""
     files.write_json(Path(output) / FINISHED, {"statistics": statistics, "options": options})

@@ -25,9 +25,14 @@ class TandemHttpServer(vLLMHttpServer):
         plain = OmegaConf.to_container(OmegaConf.create(dict(engine_kwargs)), resolve=True)
         for notice in canonical_settings(plain.get(SECTION) or {})[1]:
             logger.warning(notice)
-        replace_section(plain)
+        mode = replace_section(plain, self.model_config.local_path, self.lora_as_adapter, self.config.max_num_seqs)
+        print(f"tandem decoding: mode {mode}", flush=True)  # at the log level of a server nobody would see it
         engine_kwargs.clear()
         engine_kwargs.update(plain)
+
+    async def tandem_stats(self) -> dict:
+        """Counts of the engine's work since the last call; every worker of a tensor-parallel engine counts the same."""
+        return (await self.engine.collective_rpc(method="tandem_stats"))[0]
 
 
 class TandemReplica(vLLMReplica):

@@ -8,6 +8,7 @@ chosen by the same measure.
 import logging
 from pathlib import Path
 
+import ray
 from omegaconf import OmegaConf, open_dict
 
 from recipes.common import data_plane
@@ -17,6 +18,7 @@ from recipes.common.settings import read
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
+from recipes.tandem.drafting import drafting_metrics
 from recipes.tandem.engine_settings import SECTION, tandem_config
 from recipes.tandem.selection import macro_pass_at_k, problems
 from recipes.tandem.settings import BLOCK, TandemSettings
@@ -46,7 +48,15 @@ class TandemTrainer(GroupedTrainer):
     def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         if self.tandem is not None:
             metrics.update(self.check_authorship(batch))
+            metrics.update(drafting_metrics(self.engine_counts()))
         return super().settle_groups(batch, metrics)
+
+    def engine_counts(self) -> list[dict]:
+        """What each tandem engine counted since the last call; empty on the portable path."""
+        if self.config.actor_rollout_ref.rollout.name != ROLLOUT:
+            return []
+        servers = [replica.server_handle for replica in self.llm_server_manager.get_replicas()]
+        return ray.get([server.tandem_stats.remote() for server in servers])
 
     def check_authorship(self, batch: KVBatchMeta) -> dict[str, float]:
         """Check the authorship of a step's responses and return its metrics.
@@ -99,7 +109,9 @@ class TandemTrainer(GroupedTrainer):
 
     def _validate_by(self, authors: str) -> dict[str, float]:
         self.agent_loop_manager.validation_authors = authors
-        return super()._validate()
+        metrics = super()._validate()
+        self.engine_counts()  # begins again: a step's counts are of its rollouts
+        return metrics
 
     def _validate_jointly_beside(self) -> dict[str, float]:
         """Validate the pair, with metrics under `val-joint-*` and the dump in a folder of its own."""

@@ -9,7 +9,7 @@ tandem this way, at one request per chunk.
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from vllm_patches.tandem.schedule import JUNIOR, SENIOR, AuthorSchedule, ScheduleParams, mix64, stream_key
+from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams, mix64, stream_key
 
 # Continues token ids: (token_ids, max_tokens, seed) -> the tokens it wrote, a stop token included. It must be able to
 # answer again from any prefix, so nothing of its sampling may depend on earlier requests: no penalties, no min_tokens.
@@ -50,7 +50,7 @@ async def write_jointly(
         authors: 1 (senior) and 0 (junior) -> how to let them continue.
         params: strategy, probability and identity of the response.
         boundary_ids: the strategy's boundary set.
-        stop_ids: tokens that end the response, whoever emits them.
+        stop_ids: tokens that end the response, by either author.
         max_tokens: most response tokens.
         chunk_tokens: most tokens asked for at once; at the paper's settings a turn lasts about three.
 
@@ -62,8 +62,6 @@ async def write_jointly(
         raise ValueError("word_align='before' needs both models' samples at every step; it has no portable path")
     if max_tokens < 1 or chunk_tokens < 1:
         raise ValueError(f"max_tokens={max_tokens} and chunk_tokens={chunk_tokens} must be at least 1")
-    if authors.keys() != {SENIOR, JUNIOR}:
-        raise ValueError(f"authors are {sorted(authors)}; expected {SENIOR} (senior) and {JUNIOR} (junior)")
     schedule = AuthorSchedule(params, boundary_ids)
     stops = frozenset(stop_ids)
     tokens: list[int] = []

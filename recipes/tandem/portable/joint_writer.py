@@ -45,7 +45,7 @@ class JointWriter:
             junior: the junior's endpoint.
             settings: the block `algorithm.tandem.portable`.
             boundaries: the tokens at which authors may change, by kind.
-            stop_ids: tokens that end a response, whoever emits them.
+            stop_ids: tokens that end a response, by either author.
             response_length: most tokens of a response.
             context_length: most tokens of prompt and response.
         """

@@ -1,0 +1,72 @@
+"""Evaluate the policy of a V1 trainer of verl as it trains (`during_training`)."""
+
+import shutil
+import time
+from typing import Any
+
+from recipes.common.sampling import EndpointEngine
+from recipes.errors import EnvironmentProblem
+from recipes.evaluation.during_training import BLOCK, log_entries, policy_settings
+from recipes.evaluation.main import evaluate
+from reward_fns.endpoint import EndpointSettings
+
+
+class PolicyEvaluation:
+    """Evaluates a trainer's policy before the first step, after each `every` steps, and after the last.
+
+    A run that is asked to end early does not begin an evaluation for that.
+    """
+
+    def __init__(self, trainer: Any):
+        """Surround what `trainer.fit` calls as it begins, with a step's weights in the engines, and as it ends."""
+        self._trainer = trainer
+        self._begin, self._compute, self._end = trainer.on_train_begin, trainer._compute_metrics, trainer.on_train_end
+        trainer.on_train_begin, trainer._compute_metrics = self.on_train_begin, self.compute_metrics
+        trainer.on_train_end = self.on_train_end
+        self._planned_steps = self._finished_step = self._evaluated_step = 0
+
+    def on_train_begin(self) -> None:
+        """Evaluate the policy that training starts from."""
+        self._begin()
+        trainer = self._trainer
+        self._planned_steps = trainer.total_training_steps
+        # A resumed run has its number of step 0 already; verl counts the first step as begun here.
+        if trainer.global_steps == 1 and trainer.config.trainer.get("val_before_train", True):
+            trainer.logger.log(data=self.evaluate(0), step=0)
+
+    def compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch) -> None:
+        """Add the numbers of the policy to the metrics of a step."""
+        self._finished_step = global_steps
+        if global_steps % self._trainer.config[BLOCK].every == 0 or global_steps >= self._planned_steps:
+            began = time.perf_counter()
+            metrics.update(self.evaluate(global_steps))
+            timing_raw[BLOCK] = time.perf_counter() - began
+        self._compute(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
+
+    def on_train_end(self) -> None:
+        """Evaluate after a last step that verl did not know to be the last."""
+        self._end()
+        if self._evaluated_step != self._finished_step:
+            self._trainer.logger.log(data=self.evaluate(self._finished_step), step=self._finished_step)
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Evaluate the weights that the rollout engines hold; returns what to log.
+
+        Raises:
+            LaunchError: the engines cannot be asked.
+        """
+        trainer = self._trainer
+        trainer.on_validate_begin()
+        try:
+            urls = [f"http://{address}/v1" for address in trainer.llm_server_manager.get_addresses()]
+            served = EndpointEngine(EndpointSettings(urls[0])).run(lambda endpoint: endpoint.served_models())
+            if len(served) != 1:
+                raise EnvironmentProblem(f"the rollout engine {urls[0]} serves {sorted(served)}; expected the policy")
+            settings = policy_settings(trainer.config, urls, *served, trainer.tokenizer.name_or_path, step)
+            # What a killed attempt at this step wrote came from other weights.
+            shutil.rmtree(settings.output_dir, ignore_errors=True)
+            entries = log_entries(evaluate(settings))
+        finally:
+            trainer.on_validate_end()
+        self._evaluated_step = step
+        return entries

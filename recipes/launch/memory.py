@@ -1,0 +1,297 @@
+"""Estimate what a run takes of each device, before it is spent: weights, gradients, optimizer, activations, engine.
+
+Two phases share a device and need not be held at once: *update* (the engine sleeps, unless it stays awake) and
+*rollout* (trained state rests in host memory where it is offloaded). Sizes are bytes; formulas are for the dense
+decoders of this collection (Llama, Qwen2, Qwen3) on FSDP with AdamW. What a library adds for itself is
+:data:`CONTEXT`, an assumption.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+GIB = 1024**3
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+# CUDA context, kernels and allocator slack of one process.
+CONTEXT = GIB
+# verl's fused log-probs take the vocabulary in pieces of so many tokens.
+FUSED_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's sizes, named as in its config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    tied: bool = False
+    qk_norm: bool = False
+    qkv_bias: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Shape":
+        """Sizes from the content of a config.json; KeyError where it is no dense decoder."""
+        heads, hidden = config["num_attention_heads"], config["hidden_size"]
+        kind = str(config.get("model_type", ""))
+        return cls(
+            config["vocab_size"],
+            hidden,
+            config["intermediate_size"],
+            config["num_hidden_layers"],
+            heads,
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or hidden // heads,
+            bool(config.get("tie_word_embeddings", False)),
+            kind == "qwen3",
+            kind == "qwen2" or bool(config.get("attention_bias", False)),
+        )
+
+    @property
+    def linears(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of a layer's linear maps."""
+        h, q = self.hidden_size, self.num_attention_heads * self.head_dim
+        kv, f = self.num_key_value_heads * self.head_dim, self.intermediate_size
+        return [(h, q), (h, kv), (h, kv), (q, h), (h, f), (h, f), (f, h)]
+
+    @property
+    def layer_parameters(self) -> int:
+        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        biases = sum(out for _, out in self.linears[:3]) if self.qkv_bias else 0
+        return sum(i * o for i, o in self.linears) + norms + biases
+
+    @property
+    def parameters(self) -> int:
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
+        return embeddings + self.num_hidden_layers * self.layer_parameters + self.hidden_size
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Parameters of adapters of this rank at every linear map of the layers."""
+        return self.num_hidden_layers * sum(rank * (i + o) for i, o in self.linears)
+
+    def cache_bytes(self, itemsize: int = 2) -> int:
+        """Keys and values of one token."""
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * itemsize
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is kept for one trained model on one device.
+
+    Attributes:
+        ranks: devices that share one copy.
+        rank: of the adapters; 0 trains all weights.
+        tokens: of a packed micro-batch.
+        head: whether it has an output layer over the vocabulary (a critic has none).
+    """
+
+    shape: Shape
+    ranks: int = 1
+    rank: int = 0
+    dtype: str = "fp32"
+    tokens: int = 0
+    checkpointing: bool = True
+    fused: bool = False
+    offload_parameters: bool = False
+    offload_optimizer: bool = False
+    head: bool = True
+
+    @property
+    def trained(self) -> int:
+        return self.shape.adapter_parameters(self.rank) if self.rank else self.shape.parameters
+
+    @property
+    def weights(self) -> int:
+        adapters = self.trained if self.rank else 0
+        return (self.shape.parameters + adapters) * BYTES[self.dtype] // self.ranks
+
+    @property
+    def gradients(self) -> int:
+        return self.trained * BYTES[self.dtype] // self.ranks
+
+    @property
+    def optimizer(self) -> int:
+        """AdamW's two moments."""
+        return 2 * self.trained * BYTES[self.dtype] // self.ranks
+
+    @property
+    def gathered(self) -> int:
+        """The unit that FSDP holds whole, and the one that it fetches ahead, in bfloat16."""
+        embedding = self.shape.vocab_size * self.shape.hidden_size
+        return 2 * (embedding + 2 * self.shape.layer_parameters)
+
+    @property
+    def layer_activations(self) -> int:
+        """What autograd saves for one layer and token: inputs of linear maps, norms, rotary, attention, gate."""
+        s = self.shape
+        q, kv = s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim
+        # float32 in the norms, as transformers computes them
+        norms = 2 * (4 * s.hidden_size + 2 * s.hidden_size)
+        qk = (4 + 2) * (q + kv) if s.qk_norm else 0
+        attention = 2 * (s.hidden_size + 2 * q + 2 * kv + q)
+        gate = 2 * (s.hidden_size + 4 * s.intermediate_size)
+        return norms + qk + attention + gate
+
+    @property
+    def activations(self) -> int:
+        s, layers = self.shape, self.shape.num_hidden_layers
+        kept = (
+            2 * s.hidden_size * layers + self.layer_activations
+            if self.checkpointing
+            else self.layer_activations * layers
+        )
+        last_norm = (4 + 2) * s.hidden_size
+        return self.tokens * (kept + last_norm) + self.logits
+
+    @property
+    def logits(self) -> int:
+        """bfloat16 from the model, float32 for the log-probs, and the gradient of either."""
+        if not self.head:
+            return 0
+        rows = min(self.tokens, FUSED_CHUNK) if self.fused else self.tokens
+        return rows * self.shape.vocab_size * (2 + 4 + 4 + 2)
+
+    @property
+    def update(self) -> int:
+        """Bytes on a device while this model is updated."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations
+
+    @property
+    def resting(self) -> int:
+        """Bytes on a device while something else runs."""
+        weights = 0 if self.offload_parameters else self.weights
+        return weights + (0 if self.offload_optimizer else self.optimizer)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A rollout engine on one device.
+
+    Attributes:
+        models: shapes of the models it holds; two for tandem.
+        share: of the device that it takes.
+        length: tokens of the longest sequence.
+        sleeps: gives its memory back while models are updated.
+    """
+
+    models: tuple[Shape, ...]
+    share: float
+    length: int
+    parallel: int = 1
+    itemsize: int = 2
+    sleeps: bool = True
+
+    @property
+    def weights(self) -> int:
+        return sum(m.parameters for m in self.models) * self.itemsize // self.parallel
+
+    @property
+    def cache_per_token(self) -> int:
+        return sum(m.cache_bytes(self.itemsize) for m in self.models) // self.parallel
+
+    def cache(self, device: int) -> int:
+        """Bytes left for keys and values, after the weights and the working memory of a pass."""
+        return int(self.share * device) - self.weights - CONTEXT
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run on one device."""
+
+    trained: tuple[Training, ...]
+    engines: tuple[Engine, ...]
+    device: int | None
+
+    def update(self) -> int:
+        """Bytes at the peak of the update of the largest model, the others resting."""
+        peaks = []
+        for model in self.trained:
+            rest = sum(other.resting for other in self.trained if other is not model)
+            peaks.append(model.update + rest)
+        awake = sum(int(e.share * (self.device or 0)) for e in self.engines if not e.sleeps)
+        return max(peaks, default=0) + awake + 2 * CONTEXT
+
+    def rollout(self) -> int:
+        """Bytes while the largest engine writes, all trained models resting."""
+        device = self.device or 0
+        wanted = max((max(int(e.share * device), e.weights + CONTEXT) for e in self.engines), default=0)
+        return sum(model.resting for model in self.trained) + wanted + CONTEXT
+
+    def problem(self) -> str | None:
+        """A sentence where the run cannot fit, with the knob that gives most; None where it fits or nobody knows."""
+        if self.device is None:
+            return None
+        for engine in self.engines:
+            room, needed = engine.cache(self.device), engine.length * engine.cache_per_token
+            if room < needed:
+                return (
+                    f"the engine's share of {engine.share:.0%} of {_gib(self.device)} leaves {_gib(max(room, 0))} for "
+                    f"keys and values beside {_gib(engine.weights)} of weights, and one sequence of {engine.length} "
+                    f"tokens takes {_gib(needed)}: raise actor_rollout_ref.rollout.gpu_memory_utilization, or shorten "
+                    "the sequences"
+                )
+        for phase, bytes_needed in (("update", self.update()), ("rollout", self.rollout())):
+            if bytes_needed > self.device:
+                knob, after = self.best_knob(phase)
+                return (
+                    f"the {phase} phase needs about {_gib(bytes_needed)} of a device's {_gib(self.device)}; what gives "
+                    f"most is {knob}, which leaves {_gib(after)}"
+                )
+        return None
+
+    def best_knob(self, phase: str) -> tuple[str, int]:
+        """The setting whose change lowers a phase most, and what the phase takes then."""
+        measure = Plan.update if phase == "update" else Plan.rollout
+        return min(((name, measure(plan)) for name, plan in self._changes()), key=lambda item: item[1])
+
+    def _changes(self) -> list[tuple[str, "Plan"]]:
+        def training(**changes: Any) -> Plan:
+            return replace(self, trained=tuple(replace(model, **changes) for model in self.trained))
+
+        half = tuple(replace(model, tokens=model.tokens // 2) for model in self.trained)
+        found = [
+            ("actor_rollout_ref.model.lora_rank=32", training(rank=32)),
+            ("actor_rollout_ref.actor.fsdp_config.model_dtype=bf16", training(dtype="bf16")),
+            ("actor_rollout_ref.model.enable_gradient_checkpointing=true", training(checkpointing=True)),
+            ("actor_rollout_ref.model.use_fused_kernels=true", training(fused=True)),
+            ("half of actor_rollout_ref.actor.ppo_max_token_len_per_gpu", replace(self, trained=half)),
+            (
+                "actor_rollout_ref.actor.fsdp_config.param_offload=true and optimizer_offload=true",
+                training(offload_parameters=True, offload_optimizer=True),
+            ),
+            (
+                "twice as many devices",
+                replace(self, trained=tuple(replace(m, ranks=2 * m.ranks) for m in self.trained)),
+            ),
+        ]
+        lower = tuple(replace(e, share=e.share / 2) for e in self.engines)
+        return [*found, ("half of actor_rollout_ref.rollout.gpu_memory_utilization", replace(self, engines=lower))]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The estimate as lines of a table."""
+        found = []
+        for number, model in enumerate(self.trained):
+            name = f"model {number + 1}" if len(self.trained) > 1 else "actor"
+            found += [
+                (f"{name}: weights", _gib(model.weights)),
+                (f"{name}: gradients, optimizer", f"{_gib(model.gradients)}, {_gib(model.optimizer)}"),
+                (f"{name}: gathered units", _gib(model.gathered)),
+                (f"{name}: activations of {model.tokens:,} tokens", _gib(model.activations)),
+            ]
+        for engine in self.engines:
+            found.append(("engine: weights", _gib(engine.weights)))
+            if self.device:
+                tokens = max(engine.cache(self.device), 0) // engine.cache_per_token
+                found.append(("engine: room for keys and values", f"{tokens:,} tokens"))
+        found.append(("peak while models are updated", _gib(self.update())))
+        found.append(("peak while responses are written", _gib(self.rollout())))
+        found.append(("the device has", _gib(self.device) if self.device else "a size that is not known here"))
+        return found
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"

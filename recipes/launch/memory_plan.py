@@ -1,0 +1,147 @@
+"""Read a composed config as a :class:`recipes.launch.memory.Plan`: which models are trained, which engines run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from recipes.errors import ConfigError
+from recipes.launch.memory import BYTES, GIB, Engine, Plan, Shape, Training
+from recipes.launch.preflight import looks_local
+
+LONGEST_PACK = 16384
+
+
+def check_memory(config: Any, device: str, *, show: bool = False) -> None:
+    """Print the estimate on request, and refuse a run that cannot fit on its devices.
+
+    Raises:
+        ConfigError: with the phase, the sizes and the knob that gives most.
+    """
+    plan = plan_of(config, device)
+    if plan is None:
+        if show:
+            print("memory: the model's config.json is not at hand, so nothing is estimated")
+        return
+    if show:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title="Memory of one device, estimated")
+        table.add_column("what")
+        table.add_column("size", justify="right")
+        for row in plan.rows():
+            table.add_row(*row)
+        Console(width=100).print(table)
+    if problem := plan.problem():
+        raise ConfigError(problem)
+
+
+def plan_of(config: Any, device: str) -> Plan | None:
+    """The plan of a run; None where no model config is at hand or training is not FSDP's."""
+    if not str(config.actor_rollout_ref.actor.strategy).startswith("fsdp"):
+        return None
+    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    trained, engines = [], []
+    trees = [config] if config.get("proposer") is None else [config, config.proposer]
+    for tree in trees:
+        shape = shape_of(tree.actor_rollout_ref.model.path)
+        if shape is None:
+            return None
+        trained.append(_actor(tree, shape, world))
+        engines.append(_engine(tree, shape))
+    if config.critic.get("enable"):
+        shape = shape_of(config.critic.model.path)
+        if shape is None:
+            return None
+        trained.append(_critic(config, shape, world))
+    return Plan(tuple(trained), tuple(engines), device_bytes(config, device))
+
+
+def shape_of(path: str | None) -> Shape | None:
+    """A model's sizes from its folder or the hub's cache; None where they are not at hand."""
+    if not path:
+        return None
+    if looks_local(path):
+        file: Any = Path(path).expanduser() / "config.json"
+    else:
+        from huggingface_hub import try_to_load_from_cache
+
+        file = try_to_load_from_cache(path, "config.json")
+    try:
+        return Shape.from_config(json.loads(Path(file).read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError, KeyError):
+        return None
+
+
+def device_bytes(config: Any, device: str) -> int | None:
+    """The smallest accelerator of this machine, else what ``one_gpu.gb`` says; None on a CPU without either."""
+    if device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
+            return min(sizes)
+    one = config.get("one_gpu")
+    # On a processor the block only names the scale.
+    return int(one.gb) * GIB if one is not None and device != "cpu" else None
+
+
+def _ranks(node: Any, world: int) -> int:
+    size = node.get("fsdp_size", -1)
+    return world if size in (None, -1) else min(size, world)
+
+
+def _tokens(packed: bool, budget: int | None, rows: int | None, data: Any) -> int:
+    longest = data.max_prompt_length + data.max_response_length
+    return int(budget or LONGEST_PACK) if packed else int(rows or 1) * longest
+
+
+def _actor(tree: Any, shape: Shape, world: int) -> Training:
+    group, engine = tree.actor_rollout_ref, tree.actor_rollout_ref.actor.fsdp_config
+    actor = group.actor
+    tokens = _tokens(
+        actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu, tree.data
+    )
+    return Training(
+        shape,
+        ranks=_ranks(engine, world),
+        rank=int(group.model.get("lora_rank") or 0),
+        dtype=str(engine.model_dtype),
+        tokens=tokens,
+        checkpointing=bool(group.model.enable_gradient_checkpointing),
+        fused=bool(group.model.get("use_fused_kernels")),
+        offload_parameters=bool(engine.param_offload),
+        offload_optimizer=bool(engine.optimizer_offload),
+    )
+
+
+def _critic(config: Any, shape: Shape, world: int) -> Training:
+    critic, engine = config.critic, config.critic.fsdp
+    return Training(
+        shape,
+        ranks=_ranks(engine, world),
+        rank=int(critic.model.get("lora_rank") or 0),
+        dtype=str(engine.model_dtype),
+        # verl 0.9 packs the critic's micro-batches under this budget alone.
+        tokens=int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768),
+        checkpointing=bool(critic.model.enable_gradient_checkpointing),
+        offload_parameters=bool(engine.param_offload),
+        offload_optimizer=bool(engine.optimizer_offload),
+        head=False,
+    )
+
+
+def _engine(tree: Any, shape: Shape) -> Engine:
+    rollout, data = tree.actor_rollout_ref.rollout, tree.data
+    models = [shape]
+    vllm = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+    if tandem := vllm.get("tandem_config"):
+        models.append(shape_of(tandem.get("junior_model")) or shape)
+    return Engine(
+        tuple(models),
+        share=float(rollout.gpu_memory_utilization),
+        length=int(rollout.max_model_len or data.max_prompt_length + data.max_response_length),
+        parallel=int(rollout.tensor_model_parallel_size),
+        itemsize=BYTES.get(str(rollout.dtype), 2),
+        sleeps=bool(rollout.free_cache_engine) and bool(tree.actor_rollout_ref.hybrid_engine),
+    )

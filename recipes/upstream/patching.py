@@ -1,0 +1,28 @@
+"""Replace code of verl in this process: as soon as verl imports it, and only where it looks as the ledger says."""
+
+import traceback
+from collections.abc import Callable
+from types import ModuleType
+
+import wrapt
+
+from recipes.upstream import compat, startup_errors
+
+
+def patch_when_imported(module: str, used_by: str, patch: Callable[[ModuleType], None]) -> None:
+    """Apply a patch to a module of verl as soon as it is imported, after checking its rows of the ledger.
+
+    What goes wrong is kept in :mod:`recipes.upstream.startup_errors`, because verl hides what a plug-in raises.
+
+    Args:
+        used_by: the file whose rows of the ledger are checked, those of this module alone.
+    """
+
+    def checked(imported: ModuleType) -> None:
+        try:
+            compat.require(used_by, module=module)
+            patch(imported)
+        except Exception:
+            startup_errors.messages.append(traceback.format_exc())
+
+    wrapt.when_imported(module)(checked)
