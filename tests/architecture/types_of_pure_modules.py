@@ -2,7 +2,8 @@
 
     python tests/architecture/types_of_pure_modules.py
 
-The root of each recipe but its `main.py`, and the errors. The exit code is mypy's.
+The root of each recipe but its `main.py`, the errors, the reward functions, and the words of the ledgers of upstream
+symbols. The exit code is mypy's.
 """
 
 import subprocess
@@ -16,7 +17,8 @@ def pure_modules() -> list[Path]:
     """The files to check, sorted."""
     recipes = [path.parent for path in ROOT.glob("recipes/*/main.py") if path.parent.name != "evaluation"]
     roots = [path for recipe in recipes for path in recipe.glob("*.py") if path.name != "main.py"]
-    return sorted([*roots, ROOT / "recipes" / "errors.py"])
+    rewards = (ROOT / "reward_fns").glob("*.py")
+    return sorted([*roots, *rewards, ROOT / "recipes" / "errors.py", ROOT / "vllm_patches" / "upstream.py"])
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import time
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from recipes.serl.similarity import RougeIndex, max_rouge_l
+from recipes.serl.similarity import RougeIndex
 
 THRESHOLD = 0.7
 
@@ -29,19 +29,17 @@ def cpu_seconds(work, repeats: int = 1) -> float:
     return (time.process_time() - start) / repeats
 
 
-def seeds_ratio(rng: random.Random, *, n_seeds: int = 500, n_candidates: int = 5) -> dict:
-    """Median over candidates of the interleaved ratio, for a plain list of seeds and for an index."""
+def seeds_ratio(rng: random.Random, *, n_seeds: int = 500, n_candidates: int = 5) -> int:
+    """Median over candidates of the interleaved ratio."""
     scorer = RougeScorer(["rougeL"], use_stemmer=False)
     seeds = [instruction(rng) for _ in range(n_seeds)]
     index = RougeIndex(seeds)
-    max_rouge_l(seeds[0], seeds)
-    ratios = {"list": [], "index": []}
+    ratios = []
     for _ in range(n_candidates):
         candidate = instruction(rng)
         loop = cpu_seconds(lambda c=candidate: max(scorer.score(c, s)["rougeL"].fmeasure for s in seeds))
-        ratios["list"].append(loop / cpu_seconds(lambda c=candidate: max_rouge_l(c, seeds), 50))
-        ratios["index"].append(loop / cpu_seconds(lambda c=candidate: max_rouge_l(c, index), 50))
-    return {kind: round(statistics.median(values)) for kind, values in ratios.items()}
+        ratios.append(loop / cpu_seconds(lambda c=candidate: index.max_rouge_l(c), 50))
+    return round(statistics.median(ratios))
 
 
 def history_seconds(rng: random.Random, *, n_candidates: int, n_pool: int = 20_000) -> float:
@@ -52,7 +50,7 @@ def history_seconds(rng: random.Random, *, n_candidates: int, n_pool: int = 20_0
     def decide() -> None:
         index = RougeIndex(pool)
         for candidate in candidates:
-            if max_rouge_l(candidate, index, floor=THRESHOLD) <= THRESHOLD:
+            if index.max_rouge_l(candidate, floor=THRESHOLD) <= THRESHOLD:
                 index.add(candidate)
 
     return cpu_seconds(decide)

@@ -116,6 +116,8 @@ def test_online_train_kill_resume(start, world):
     run, saved, final = train_kill_resume(start, world, ["variant=online"], kill_after=3, last=4)
     assert saved["documents_drawn"] == 2 * 5 and final["documents_drawn"] == 4 * 5
     problems = [json.loads(line) for line in (run.folder / "checkpoints/problems.jsonl").read_text().splitlines()]
+    steps = [problem["step"] for problem in problems]
+    assert steps == sorted(steps), "what the killed attempt wrote of a step that came again is gone"
     assert sum(problem["fault"] is None for problem in problems) > len(problems) / 2
     from recipes.lifecycle import leftovers
 

@@ -4,6 +4,7 @@ import math
 
 import psutil
 import pytest
+import torch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")
@@ -49,6 +50,50 @@ def engine_worker(run) -> psutil.Process:
     raise LookupError("the run has no engine worker")
 
 
+ENGINE = "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config."
+
+
+@pytest.fixture
+def near(toy_world, tmp_path):
+    """The toy model with noise on its weights: a junior that the senior contradicts now and then."""
+    transformers = pytest.importorskip("transformers")
+    noise = torch.Generator().manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_pretrained(toy_world / "model", dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight += 0.2 * weight.std() * torch.randn(weight.shape, generator=noise)
+    model.save_pretrained(tmp_path / "near")
+    transformers.AutoTokenizer.from_pretrained(toy_world / "model").save_pretrained(tmp_path / "near")
+    return tmp_path / "near"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_junior_that_drafts_trains_and_resumes(start, small, near):
+    mode = (f"{ENGINE}junior_model={near}", f"{ENGINE}mode=speculative", "trainer.save_freq=1")
+    first = start("recipes.tandem.main", *small, *mode, "trainer.total_training_steps=1")
+    assert first.wait() == 0, first.log[-6000:]
+    assert "tandem decoding: mode speculative (as configured)" in first.log
+    second = start("recipes.tandem.main", *small, *mode, "trainer.total_training_steps=2")
+    assert second.wait() == 0, second.log[-6000:]
+    assert "setting global step to 1" in second.log
+    metrics = second.metrics()
+    steps = [metrics[1], metrics[2]]
+    for step in steps:
+        redraws = step["tandem/redraws_per_response"] * 256
+        assert redraws > 1000
+        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
+        assert step["tandem/switches_per_response"] > 1
+        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["actor/grad_norm"] > 0
+        assert 0.3 < step["tandem/draft_acceptance"] < 0.999, "drafts of the senior's turns stand, and do not"
+        assert 1 < step["tandem/tokens_per_round"] < step["tandem/drafts_per_round"] + 1 <= 5
+        assert step["tandem/cost_per_token"] == pytest.approx(
+            (1 + step["tandem/drafts_per_round"]) / step["tandem/tokens_per_round"], rel=0.01
+        ), "a junior of the senior's size"
+
+
 @pytest.mark.long
 def test_a_senior_that_always_writes_trains_on_every_token(start, small):
     """p = 1 through the whole trainer: no junior token, and everything a GRPO run reports."""
@@ -56,7 +101,7 @@ def test_a_senior_that_always_writes_trains_on_every_token(start, small):
         "recipes.tandem.main",
         *small,
         "trainer.total_training_steps=1",
-        "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config.prob_senior=1.0",
+        f"{ENGINE}prob_senior=1.0",
     )
     assert run.wait() == 0, run.log[-6000:]
     step = run.metrics()[1]

@@ -76,3 +76,12 @@ def test_samples_are_grouped_by_prompt_in_session_order():
     groups = group_by_prompt([Sample(key, "", Score(0.0), 1, {}) for key in keys])
     assert [group.uid for group in groups] == ["b", "a"]
     assert [sample.key for sample in groups[1].samples] == ["a_2_0", "a_2_1", "a_10_0"]
+
+
+def test_rewards_that_a_hook_changed_are_told_from_those_it_left():
+    group = make("a", Score(1.0), Score(0.0), Skip("endpoint: down"), Score(0.5))
+    group.samples[1].result, group.samples[2].result = Score(0.7), Score(0.2)
+    group.samples[3].result = Skip("hook")
+    settlement = settle([group], ANY, expected=4, min_group=2)
+    assert settlement.rewards == {"a_0_0": 1.0, "a_1_0": 0.7, "a_2_0": 0.2}
+    assert settlement.changed == {"a_1_0": 0.7, "a_2_0": 0.2}

@@ -171,17 +171,6 @@ def test_a_second_writer_is_refused(tmp_path):
     Journal(tmp_path / "j.jsonl", SETTINGS).close()
 
 
-def test_keep_first_cuts_back_and_goes_on(tmp_path):
-    path = tmp_path / "j.jsonl"
-    write(path, "a", "b", "c", settings=SETTINGS)
-    with Journal(path, SETTINGS, key="key") as journal:
-        journal.keep_first(1)
-        assert len(journal) == 1 and "b" not in journal
-        journal.append({"key": "b"})
-    assert names(path) == ["a", "b"]
-    assert read_settings(path) == SETTINGS
-
-
 def test_a_write_that_fails_half_way_is_taken_back(tmp_path):
     path = tmp_path / "j.jsonl"
     with Journal(path, key="key") as journal:

@@ -150,7 +150,8 @@ def test_the_first_exception_ends_all_workers():
 
 
 @pytest.mark.parametrize(
-    ("served", "sentence"), [({"id": "m"}, "does not tell how long"), ({"id": "n", "max_model_len": 8}, "serves n")]
+    ("served", "sentence"),
+    [({"id": "m"}, "does not give its context length"), ({"id": "n", "max_model_len": 8}, "serves n")],
 )
 def test_a_context_length_that_is_not_told(endpoint, served, sentence):
     url, answers, _ = endpoint

@@ -51,7 +51,8 @@ def test_no_changed_byte_and_no_cut_gives_another_state(tmp_path_factory, data):
     ("change", "sentence"),
     [
         ({}, "is missing, so the checkpoint is not complete: resume from another checkpoint"),
-        ({"format": 2}, "has format 2 and this version reads format 1"),
+        ({"format": 2}, "has format 2 and this version reads format 1: update this package, or resume from another"),
+        ({"format": 0}, "has format 0 .*: finish the run with the version that wrote it, or resume from another"),
         ({"identity": {"base": "x", "seed": 1}}, r"another run \(base was 'x' and is 'y'\)"),
         ({"identity": {"seed": 1}}, r"another run \(base was None and is 'y'\)"),
         ({"identity": {"seed": 1, "base": "y", "more": 3}}, r"another run \(more was 3 and is None\)"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import yaml
 from recipes.errors import CheckpointError, ConfigError, DataError, LaunchError, MissingFileError
 from recipes.evaluation import benchmark, prompts, reclor
 from recipes.evaluation.checkpoint import model_folder
+from recipes.evaluation.grading import Kind
 from recipes.evaluation.main import main
 from recipes.evaluation.prompts import PromptOptions
 from recipes.evaluation.sample_store import SampledResponse
@@ -47,11 +49,16 @@ def test_every_benchmark_of_the_originals_is_described():
     assert set(benchmark.known_benchmarks()) >= NEEDED
 
 
+def test_a_benchmark_that_others_grade_is_refused_with_their_name():
+    with pytest.raises(ConfigError, match="ifeval is not graded here.*lm-evaluation-harness"):
+        benchmark.load("ifeval")
+
+
 @pytest.mark.parametrize("name", benchmark.known_benchmarks())
 def test_a_benchmark_names_its_data_or_says_where_to_get_it(name):
     card = benchmark.describe(name)
     assert card["name"] == name
-    assert card["kind"] in ("math", "multiple_choice")
+    assert card["kind"] in get_args(Kind)
     assert "{question}" in card["prompt"]
     source = card["source"]
     assert source.get("note") or source.get("revision")
@@ -238,7 +245,14 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["score_only=f", "benchmarks=[gsm8k]", "handoff.partner=a"], "choose one"),
         (["models=[m]", "benchmarks=[gsm8k]", "score_only=x"], "no models"),
         (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature >= 0"),
-        (["models=[m]", "benchmarks=[gsm8k]", "handoff.partner_memory=1.0"], "partner_memory: expected a share"),
+        (
+            ["models=[m]", "benchmarks=[gsm8k]", "handoff.partner_memory=1.0"],
+            "partner_memory must be less than 1",
+        ),
+        (["models=[m]", "benchmarks=[gsm8k]", "handoff.by=letter"], "handoff.by must be 'separator' or 'word'"),
+        (["models=[m]", "benchmarks=[gsm8k]", "endpoint.concurrency=0"], "endpoint.concurrency must be greater"),
+        (["models=[m]", "benchmarks=[gsm8k]", "endpoint.timeout=soon"], "endpoint.timeout must be a valid number"),
+        (["models=[m]", "benchmarks=[gsm8k]", "prompt.thinking=2"], "prompt.thinking must be a valid boolean"),
         (["models=[m]", "benchmarks=[gsm8k]", "metrics.g_pass=[0]"], "metrics.g_pass: expected shares"),
         (["models=[m]", "benchmarks=[gsm8k]", "macro={all: gsm8k}"], "macro.all: expected a list"),
         (["models=[m]", "benchmarks=[gsm8k]", "macro={all: [gsm8k, [gsm8k]]}"], "names a benchmark twice"),

@@ -62,7 +62,7 @@ def test_parts_end_at_the_separator_the_limit_or_the_end(endpoint):
         (1, 2, 3): completion(token_ids=[6]),
     }
     answers["/v1/completions"] = lambda body: by_prompt[tuple(body["prompt"])]
-    engine = EndpointEngine(url, "toy", extra_body={"ignore_eos": False})
+    engine = EndpointEngine([url], "toy", extra_body={"ignore_eos": False})
     assert engine.write_parts(TURNS, Sampling(temperature=0.5, top_k=3), "\n\n") == [
         Part([4, 5], False),
         Part([6], True),
@@ -79,18 +79,18 @@ def test_an_endpoint_without_token_ids_is_no_partner(endpoint):
     url, answers, _ = endpoint
     answers["/v1/completions"] = lambda body: completion(text="four")
     with pytest.raises(EnvironmentProblem, match="without token ids"):
-        EndpointEngine(url, "toy").write_parts(TURNS, Sampling(temperature=0), "\n\n")
+        EndpointEngine([url], "toy").write_parts(TURNS, Sampling(temperature=0), "\n\n")
 
 
 def test_the_context_window_is_the_servers(endpoint):
     url, answers, _ = endpoint
     answers["/v1/models"] = lambda body: models(max_model_len=256)
-    assert EndpointEngine(url, "toy").model_length == 256
+    assert EndpointEngine([url], "toy").model_length == 256
     with pytest.raises(EnvironmentProblem, match="serves toy, not other"):
-        _ = EndpointEngine(url, "other").model_length
+        _ = EndpointEngine([url], "other").model_length
     answers["/v1/models"] = lambda body: models()
-    with pytest.raises(EnvironmentProblem, match="does not tell how long"):
-        _ = EndpointEngine(url, "toy").model_length
+    with pytest.raises(EnvironmentProblem, match="does not give its context length"):
+        _ = EndpointEngine([url], "toy").model_length
 
 
 def test_faults_are_one_sentence_and_not_a_group(endpoint):
@@ -98,10 +98,24 @@ def test_faults_are_one_sentence_and_not_a_group(endpoint):
     answers["/v1/completions"] = lambda body: completion(text="four") | {"choices": []}
     request = Request("p", [1, 2], 0)
     with pytest.raises(EnvironmentProblem, match="an answer without choices"):
-        EndpointEngine(url, "toy", max_retries=0).write(
+        EndpointEngine([url], "toy", max_retries=0).write(
             [request], Sampling(temperature=0), lambda problem, samples: None
         )
     with pytest.raises(EnvironmentProblem, match="cannot be reached.*finished problems are kept"):
-        EndpointEngine("http://127.0.0.1:9/v1", "toy", max_retries=0).write_parts(
+        EndpointEngine(["http://127.0.0.1:9/v1"], "toy", max_retries=0).write_parts(
             TURNS, Sampling(temperature=0), "\n\n"
         )
+
+
+def test_vllms_server_gets_what_it_would_else_take_from_the_models_generation_config(endpoint):
+    url, answers, asked = endpoint
+    answers["/v1/completions"] = lambda body: completion(token_ids=[4])
+    for tokenizer, extra in ((None, {}), (object(), {}), (object(), {"repetition_penalty": 1.2})):
+        engine = EndpointEngine([url], "toy", tokenizer=tokenizer, extra_body=extra)
+        engine.write([Request("p", [1, 2], 0)], Sampling(temperature=0), lambda problem, samples: None)
+    found = [{key: body.get(key) for key in ("top_k", "repetition_penalty", "min_p")} for body in asked]
+    assert found == [
+        {"top_k": None, "repetition_penalty": None, "min_p": None},
+        {"top_k": -1, "repetition_penalty": 1.0, "min_p": 0.0},
+        {"top_k": -1, "repetition_penalty": 1.2, "min_p": 0.0},
+    ]

@@ -30,7 +30,15 @@ def test_an_engine_that_is_alone_here_keeps_its_memory():
     assert alone.engine_options("model") == {"gpu_memory_utilization": 0.8}
 
 
+def test_the_store_of_a_handoff_knows_what_decides_its_responses():
+    word = generator("handoff.partner=c/d", "handoff.by=word")._handoff_settings()
+    assert word == {"partner": "c/d", "by": "word", "prob_own": 0.5, "max_gap_tokens": 32}
+    parts = generator("handoff.partner=c/d", "handoff.separator=x")._handoff_settings()
+    assert parts == {"partner": "c/d", "starts": "model", "separator": "x", "max_rounds": 150}
+    assert generator()._handoff_settings() is None
+
+
 def test_the_partner_of_an_endpoint_keeps_its_memory():
     settings = read_settings(["models=[a/b]", "benchmarks=[gsm8k]", "handoff.partner=c/d"])
-    served = ModelSpec("served", endpoint="http://x", served="m", tokenizer="t")
+    served = ModelSpec("served", endpoints=("http://x",), served="m", tokenizer="t")
     assert "gpu_memory_utilization" not in Generator(served, settings).engine_options("partner")

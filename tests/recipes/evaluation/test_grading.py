@@ -76,7 +76,7 @@ def test_an_unusable_gold_answer_is_a_skip_not_a_zero():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="expected math or multiple_choice"):
+    with pytest.raises(ValueError, match="expected math, multiple_choice, bbeh"):
         grade("code", {}, {})
 
 

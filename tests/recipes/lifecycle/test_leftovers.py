@@ -11,7 +11,7 @@ import uuid
 import psutil
 import pytest
 
-from recipes.lifecycle import leftovers
+from recipes.lifecycle import leftovers, process_start
 
 DRIVER = """
 import os, subprocess, sys, time
@@ -144,8 +144,25 @@ def test_a_broken_note_is_no_note(driver):
 
 
 def test_a_recycled_pid_is_not_the_driver(state):
-    record = leftovers.RunRecord("host-1-2-ab", os.getpid(), psutil.Process().create_time() - 100, time.time())
-    assert not record.alive()
+    boot, started = process_start.boot(), process_start.seconds_after_boot(os.getpid())
+    assert leftovers.RunRecord("host-1-2-ab", os.getpid(), boot, started, time.time()).alive()
+    assert not leftovers.RunRecord("host-1-2-ab", os.getpid(), boot, started - 100, time.time()).alive()
+    assert not leftovers.RunRecord("host-1-2-ab", os.getpid(), "another", started, time.time()).alive()
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_step_of_the_clock_leaves_a_living_run_alone(driver, monkeypatch, step):
+    """The kernel's boot time moves with the clock; psutil's time of creation with it."""
+    process, child, segment = driver
+    honest = psutil._pslinux.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: honest + step)
+    monkeypatch.setattr(time, "time", lambda before=time.time: before() + step)
+    assert leftovers.remove_leftovers() == []
+    assert psutil.pid_exists(child) and segment.exists()
+    assert process_start.age(process.pid) < 120
+    process.kill()
+    process.wait()
+    assert leftovers.remove_leftovers()
 
 
 def test_an_unreadable_record_is_dropped(state):

@@ -214,9 +214,12 @@ def test_a_good_run_passes_the_check(inputs):
         ("pasodoble.layout=apart", "pasodoble.layout|layout must be one of"),
         ("pasodoble.prompts.solver=x", "unknown key pasodoble.prompts.solver"),
         ("proposer.trainer.device=cpu", "proposer.trainer cannot differ"),
-        ("critic.enable=true", "critic.enable=True does not go with PasoDoble"),
-        ("actor_rollout_ref.actor.use_dynamic_bsz=false", "use_dynamic_bsz=False does not go with PasoDoble"),
-        ("trainer.v1.trainer_mode=sync", "needs pasodoble_online or pasodoble_offline"),
+        ("critic.enable=true", "does not go with PasoDoble: set critic.enable=false, found true"),
+        (
+            "actor_rollout_ref.actor.use_dynamic_bsz=false",
+            "needs it: set actor_rollout_ref.actor.use_dynamic_bsz=true",
+        ),
+        ("trainer.v1.trainer_mode=sync", "trainer_mode=pasodoble_online or pasodoble_offline, found sync"),
         ("trainer.total_training_steps=null", "total_training_steps must be set"),
     ],
 )

@@ -99,8 +99,3 @@ def test_wrong_use_is_refused():
         history.commit([True, False])
     with pytest.raises(RuntimeError, match="not committed"):
         history.state_dict()
-    history.commit()
-    with pytest.raises(ValueError, match="resume with the saved values"):
-        DiversityHistory(maxlen=7).load_state_dict(history.state_dict())
-    with pytest.raises(ValueError, match="at least 1"):
-        DiversityHistory(maxlen=0)

@@ -1,7 +1,5 @@
 """The offline schedule: the right number of updates, an end in every case, and a resume in the middle."""
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,9 +7,9 @@ from recipes.pasodoble.rounds import OfflineIteration
 from recipes.pasodoble.settings import OfflineSettings
 
 
-def run(settings, outcomes, buffer_size=6, iteration=None):
+def run(settings, outcomes, buffer_size=6):
     """Phases of an iteration whose k-th try updates as ``outcomes[k]`` says; beyond its end every try updates."""
-    iteration, log = iteration or OfflineIteration(settings), []
+    iteration, log = OfflineIteration(settings), []
     while phase := iteration.phase(buffer_size):
         updated = outcomes[len(log)] if len(log) < len(outcomes) else True
         iteration.record(phase, updated=updated)
@@ -60,15 +58,3 @@ def test_every_iteration_ends_within_its_bounds(settings, outcomes, buffer_size)
     assert len(log) <= settings.max_proposer_tries + settings.max_solver_tries
     phases = [phase for phase, _ in log]
     assert phases == sorted(phases)
-
-
-@given(offline, st.lists(st.booleans(), max_size=40), st.integers(0, 20))
-def test_a_resumed_iteration_goes_on_as_if_uninterrupted(settings, outcomes, cut):
-    whole, _ = run(settings, outcomes)
-    first = OfflineIteration(settings)
-    for _, updated in whole[:cut]:
-        first.record(first.phase(6), updated=updated)
-    resumed = OfflineIteration(settings)
-    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    rest, _ = run(settings, outcomes[cut:], iteration=resumed)
-    assert whole[:cut] + rest == whole

@@ -189,12 +189,12 @@ def test_shipped_prompt_file_is_valid():
     [
         ("{", "not UTF-8 JSON"),
         (b"\xff\xfe", "not UTF-8 JSON"),
-        (json.dumps(["a"]), "found list"),
-        (json.dumps({"user": "x\n"}), "exactly the keys"),
+        (json.dumps(["a"]), r"found \['a'\]"),
+        (json.dumps({"user": "x\n"}), "system is not set"),
         (json.dumps({"system": "", "user": "x\n", "extra": 1}), "extra"),
-        (json.dumps({"system": None, "user": "x\n"}), "'system' must be a string"),
-        (json.dumps({"system": "", "user": "no newline"}), "ends with a newline"),
-        (json.dumps({"system": "", "user": " \n"}), "header"),
+        (json.dumps({"system": None, "user": "x\n"}), "system must be a valid string"),
+        (json.dumps({"system": "", "user": "no newline"}), "end with a line break"),
+        (json.dumps({"system": "", "user": " \n"}), "end with a line break"),
     ],
 )
 def test_bad_prompt_files_are_refused(tmp_path, content, message):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from recipes.serl.pool import SCOPES, InstructionPool
+from recipes.serl.pool import InstructionPool
 
 SEEDS = [f"seed number {i} about topic{i} and thing{i}" for i in range(20)]
 FRESH = ["alpha beta gamma delta", "one two three four", "red green blue white", "north south east west"]
@@ -83,7 +83,7 @@ def test_seed_prompts_are_distinct_and_leave_out_those_taken():
     assert len({i.idx for i in first + rest}) == len(SEEDS)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("scope", ["pool", "step", "history"])
 def test_a_restored_pool_goes_on_as_the_original(scope):
     def advance(pool, start):
         decisions = []
@@ -109,20 +109,6 @@ def test_state_of_other_settings_or_of_missing_parts_is_refused():
     del state["few_shot"]
     with pytest.raises(ValueError, match="lacks few_shot"):
         InstructionPool(SEEDS, scope="step").load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seeds": []}, "at least one seed"),
-        ({"scope": "all"}, "scope"),
-        ({"threshold": 0.0}, "threshold"),
-        ({"threshold": 1.5}, "threshold"),
-    ],
-)
-def test_bad_settings_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        InstructionPool(**{"seeds": SEEDS, **arguments})
 
 
 @settings(deadline=None)

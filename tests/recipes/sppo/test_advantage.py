@@ -104,6 +104,16 @@ def test_non_finite_scores_are_named(bad):
         sppo_target(torch.tensor([0.0, bad]), "ab")
     with pytest.raises(ValueError, match=r"rows \[1\]"):
         win_rates(torch.tensor([0.0, bad]), "aa")
+    with pytest.raises(ValueError, match=r"rows \[1\]"):
+        softmean(torch.tensor([0.0, bad]), 1.0)
+    with pytest.raises(ValueError, match=r"rows \[1\]"):
+        best_worst(torch.tensor([0.0, bad]), "aa")
+
+
+@pytest.mark.parametrize("eta", [math.nan, math.inf])
+def test_a_non_finite_eta_is_named(eta):
+    with pytest.raises(ValueError, match="eta must be finite"):
+        sppo_target(torch.tensor([0.0, 1.0]), "ab", eta=eta, baseline="half")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def group(*responses):
 def ask(step, *groups):
     """The hook's metrics, and what the endpoint was asked."""
     with judge_server.serving(step) as (url, script):
-        metrics = judge_win_rates(groups, base_url=url, model="m", attempts=1, request_timeout=20.0)
+        metrics = judge_win_rates(groups, base_url=url, model="m", attempts=1, timeout=20.0)
     return metrics, script.requests
 
 

@@ -32,6 +32,16 @@ def test_every_configuration_is_valid(scale, preset):
     assert config.algorithm.lam == 0.95 and config.algorithm.kl_ctrl.kl_coef == 0.1 and config.algorithm.gamma == 1.0
 
 
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("estimator", ["pure_token", "pure_rloo"])
+def test_pure_needs_no_critic_and_several_responses(scale, estimator):
+    config = composed(f"scale={scale}", "preset=pure", f"algorithm.adv_estimator={estimator}")
+    check_step_ppo_config(config)
+    settings = StepPPOSettings.from_mapping(OmegaConf.to_container(config.step_ppo, resolve=True))
+    assert (settings.reward.mode, settings.verifiable.weight, settings.verifiable.share) == ("softmin", 1.0, 0.1)
+    assert config.actor_rollout_ref.rollout.n == 4 and config.algorithm.kl_ctrl.kl_coef == 1e-3
+
+
 def test_the_published_numbers():
     config = composed("scale=logiqa2_llama2_7b")
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
@@ -46,7 +56,13 @@ def test_the_published_numbers():
     [
         (["critic.enable=false"], "GAE needs a critic"),
         (["critic.enable=null"], "GAE needs a critic"),
-        (["algorithm.adv_estimator=grpo"], "adv_estimator is grpo"),
+        (["algorithm.adv_estimator=grpo"], "set algorithm.adv_estimator=gae or pure_token or pure_rloo, found grpo"),
+        (["preset=pure", "actor_rollout_ref.rollout.n=1"], "rollout.n=1: pure_token compares"),
+        (["preset=pure", "critic.enable=true"], "pure_token has no critic: set critic.enable=false"),
+        (["preset=pure", "step_ppo.reward.mode=outcome"], "apart from the step rewards"),
+        (["preset=pure", "algorithm.adv_estimator=grpo"], "belongs to PURE's estimators"),
+        (["step_ppo.verifiable.weight=1"], "belongs to PURE's estimators"),
+        (["preset=pure", "step_ppo.verifiable.share=1.5"], "step_ppo.verifiable.share"),
         (["trainer.v1.trainer_mode=sync"], "trainer_mode"),
         (["reward.reward_manager.name=naive"], "reward_manager"),
         (["actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent"], "default_agent_loop"),
@@ -59,12 +75,12 @@ def test_the_published_numbers():
         (["step_ppo.prm.url=http://x"], "two PRMs"),
         (["step_ppo.prm.url=http://x", "reward.reward_model.enable=false"], "step_ppo.prm.model"),
         (["step_ppo.reward.mode=max"], "step_ppo.reward.mode must be"),
-        (["step_ppo.reward.clip=0"], "clip must be positive"),
+        (["step_ppo.reward.clip=0"], "clip must be greater than 0"),
         (["+step_ppo.reward.weight=1"], "unknown key step_ppo.reward.weight"),
         (["+step_ppo.mode=sum"], "unknown key step_ppo.mode"),
         (["step_ppo.step_style=tree"], "step_style"),
         (["step_ppo.failure_budget.share=1.0"], "below 1"),
-        (["step_ppo.length_alarm.factor=0.5"], "factor above 1"),
+        (["step_ppo.length_alarm.factor=0.5"], "factor must be greater than 1"),
     ],
 )
 def test_refusals(overrides, message):

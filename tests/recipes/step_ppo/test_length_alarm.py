@@ -5,6 +5,7 @@ import json
 import pytest
 
 from recipes.step_ppo.length_alarm import LengthAlarm, LengthAlarmSettings
+from recipes.step_ppo.settings import StepPPOSettings
 
 SETTINGS = LengthAlarmSettings(baseline_steps=2, window=2, factor=1.5)
 
@@ -37,5 +38,5 @@ def test_state_survives_a_checkpoint():
 
 @pytest.mark.parametrize("bad", [{"baseline_steps": 0}, {"window": 0}, {"factor": 1.0}])
 def test_ranges(bad):
-    with pytest.raises(ValueError):
-        LengthAlarmSettings(**bad)
+    with pytest.raises(ValueError, match=f"step_ppo.length_alarm.{next(iter(bad))} must be"):
+        StepPPOSettings.from_mapping({"length_alarm": bad})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.step_ppo.prm_scores import trajectory_score
+from recipes.step_ppo.prm_scores import REDUCTIONS, counted_steps
 
 SCORES = [0.5, 0.9, 0.8, 0.2]
 KINDS = ["Thought", "Action", "Observation", "Action"]
@@ -22,18 +22,17 @@ KINDS = ["Thought", "Action", "Observation", "Action"]
     ],
 )
 def test_scores(reduction, drop_kinds, skip_last, expected):
-    score = trajectory_score(SCORES, KINDS, reduction=reduction, drop_kinds=drop_kinds, skip_last=skip_last)
-    assert score == pytest.approx(expected, abs=1e-12)
+    counted = counted_steps(SCORES, KINDS, drop_kinds=drop_kinds, skip_last=skip_last)
+    assert REDUCTIONS[reduction](counted) == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_step_may_be_left():
+    assert counted_steps(SCORES, KINDS, drop_kinds=("Thought", "Action", "Observation")) == []
+    assert counted_steps(SCORES, KINDS, skip_last=9) == []
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="no step"):
-        trajectory_score(SCORES, KINDS, drop_kinds=("Thought", "Action", "Observation"))
-    with pytest.raises(ValueError, match="no step"):
-        trajectory_score(SCORES, KINDS, skip_last=9)
-    with pytest.raises(ValueError, match="median"):
-        trajectory_score(SCORES, KINDS, reduction="median")
     with pytest.raises(ValueError, match="4 step scores for 3 steps"):
-        trajectory_score(SCORES, KINDS[:3])
+        counted_steps(SCORES, KINDS[:3])
     with pytest.raises(ValueError, match="skip_last"):
-        trajectory_score(SCORES, KINDS, skip_last=-1)
+        counted_steps(SCORES, KINDS, skip_last=-1)

@@ -5,8 +5,9 @@ import json
 import pyarrow.parquet
 import pytest
 
+from recipes.errors import DataError
 from recipes.step_ppo.pipeline import prepare
-from recipes.step_ppo.pipeline.data import DATASETS, MalformedData, last_boxed, load_questions
+from recipes.step_ppo.pipeline.data import DATASETS, last_boxed, load_questions
 from recipes.step_ppo.prompts import REACT_EXAMPLE, ordered_options, react_prompt, with_example
 from recipes.step_ppo.react import clean_response
 from recipes.step_ppo.steps import segment
@@ -26,7 +27,8 @@ def test_example_is_a_clean_trajectory_and_comes_before_the_question():
     assert clean_response(response, rules="1.1") == clean_response(response) == response.strip()
     assert len(segment(REACT_EXAMPLE)) == 8
     zero = react_prompt("Ctx", "Q?", ["a", "b"])
-    assert with_example(zero, REACT_EXAMPLE) == react_prompt("Ctx", "Q?", ["a", "b"], example=REACT_EXAMPLE)
+    instruction, question = zero.split("\n\n", 1)
+    assert with_example(zero, REACT_EXAMPLE) == f"{instruction}\n\n{REACT_EXAMPLE}\n\n{question}"
     with pytest.raises(ValueError, match="instruction"):
         with_example("other prompt", REACT_EXAMPLE)
 
@@ -79,7 +81,7 @@ def test_rows(name, item, gold, style):
     ],
 )
 def test_malformed_items_are_named(name, item, message):
-    with pytest.raises(MalformedData, match=message):
+    with pytest.raises(DataError, match=message):
         DATASETS[name].row(item, 7, "train", None)
 
 
@@ -98,7 +100,7 @@ def test_command_from_json_lines(tmp_path):
     assert [r["extra_info"]["index"] for r in rows] == list(range(5)) and rows[0]["reward_model"]["ground_truth"] == "B"
     questions = load_questions([out])
     assert list(questions) == list("01234") and questions["3"].prompt == rows[3]["prompt"][0]["content"]
-    with pytest.raises(MalformedData, match="twice"):
+    with pytest.raises(DataError, match="twice"):
         load_questions([out, out])
 
 
@@ -110,7 +112,7 @@ def test_command_from_reclor_json_and_refusals(tmp_path):
     assert len(load_questions([out])) == 1
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"context": \n')
-    with pytest.raises(MalformedData, match=r"bad\.jsonl:1"):
+    with pytest.raises(DataError, match=r"bad\.jsonl line 1"):
         prepare.main(["--dataset", "reclor", "--files", str(bad), "--output", str(tmp_path / "q.parquet")])
     assert not (tmp_path / "q.parquet").exists()
     with pytest.raises(SystemExit, match="option-order"):

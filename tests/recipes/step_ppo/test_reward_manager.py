@@ -31,13 +31,14 @@ def tokenizer():
     return byte_level_tokenizer()
 
 
-def manager(tokenizer, url, tmp_path, **reward):
+def manager(tokenizer, url, tmp_path, verifiable=None, **reward):
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"model": {"path": str(tmp_path)}},
             "reward": {"reward_model": {"model_path": "prm"}},
             "step_ppo": {
                 "reward": reward,
+                "verifiable": verifiable or {},
                 "prm": {"url": url, "model": "prm", "classes": [2, 3], "timeout": 0.4, "attempts": 2, "max_wait": 0.1},
             },
         }
@@ -151,6 +152,31 @@ def test_outcome_on_eos_beside_the_prm(tokenizer, tmp_path):
     assert rewards[-1] == 1.0 and sum(r > 0 for r in rewards) == 3 and max(rewards[:-1]) <= 0.5
 
 
+@pytest.mark.parametrize(("text", "eos"), [("", True), ("\nAction 1: look up", True), (RIGHT, False)])
+def test_under_softmin_a_malformed_rollout_is_one_step_without_hope(tokenizer, tmp_path, text, eos):
+    """p = 0 is -1 there; a 0 would be worth more than any response with a doubtful step."""
+    data, _, response = rollout(tokenizer, text, eos=eos)
+    info = score(manager(tokenizer, closed_port(), tmp_path, mode="softmin"), data)["reward_extra_info"]
+    assert info["token_rewards"] == [0.0] * (len(response) - 1) + [-1.0] and info["step_ends"] == [len(response) - 1]
+
+
+def test_step_ends_go_along(tokenizer, tmp_path):
+    data, _, _ = rollout(tokenizer, RIGHT)
+    with serving() as (url, _):
+        info = score(manager(tokenizer, url, tmp_path), data)["reward_extra_info"]
+    assert info["step_ends"] == [i for i, reward in enumerate(info["token_rewards"]) if reward]
+    assert info["verified"] == 0.0
+
+
+def test_a_gold_answer_that_fails_is_a_skip_only_where_it_counts(tokenizer, tmp_path):
+    data, _, _ = rollout(tokenizer, RIGHT, gold="")
+    with serving() as (url, _):
+        for weight, share, skipped in ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (1.0, 1.0, 1.0)):
+            verifiable = {"weight": weight, "share": share}
+            info = score(manager(tokenizer, url, tmp_path, verifiable, mode="softmin"), data)["reward_extra_info"]
+            assert (info["skipped"], info["verified"]) == (skipped, float(weight * share > 0)), (weight, share)
+
+
 def test_a_prm_must_be_named(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="need a PRM"):
         manager(tokenizer, None, tmp_path)
@@ -161,9 +187,10 @@ def test_the_agent_loops_output_carries_the_rewards_to_their_tokens():
         prompt_ids=[1, 2], response_ids=[3, 4, 5], response_mask=[1, 1, 1], metrics=AgentLoopMetrics(),
         extra_fields={"reward_extra_info": {"token_rewards": [0.0, 0.7, -0.1], "acc": 1.0}}, reward_score=0.6,
     )  # fmt: skip
+    output.extra_fields["reward_extra_info"]["step_ends"] = [1, 2]
     found = output.as_dict()
     torch.testing.assert_close(found["rm_scores"], torch.tensor([0.0, 0.7, -0.1]))
-    assert found["extra_fields"]["reward_extra_info"] == {"acc": 1.0}
+    assert found["extra_fields"] == {"reward_extra_info": {"acc": 1.0}, "step_ends": [1, 2]}
     output.extra_fields["reward_extra_info"]["token_rewards"] = [0.0]
     with pytest.raises(ValueError, match="1 token rewards for 3"):
         output.as_dict()

@@ -18,7 +18,7 @@ from recipes.step_ppo.pipeline.records import read
 from recipes.step_ppo.prompts import REACT_EXAMPLE
 from recipes.step_ppo.react import clean_response
 from recipes.step_ppo.tokens import encode_state
-from reward_fns.errors import BudgetSpent
+from reward_fns.errors import BudgetSpent, EndpointError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scripted_server import Faults, closed_port, scripted_text, serving  # noqa: E402
@@ -220,7 +220,7 @@ def test_a_fault_that_passes_costs_nothing(data, collected, tmp_path, fault):
         ("junk", "junk_reply", 3),
         ("wrong shape", "junk_reply", 3),
         ("slow", "time_out", 3),
-        ("404", "http_404", 1),
+        ("400", "http_400", 1),
     ],
 )
 def test_a_fault_that_stays_is_skipped_within_bounds_then_ends_the_run(data, tmp_path, fault, reason, sent):
@@ -231,6 +231,12 @@ def test_a_fault_that_stays_is_skipped_within_bounds_then_ends_the_run(data, tmp
     assert time.monotonic() - started < 40
     assert records(out) == []
     assert 3 * sent <= faults.count <= 5 * sent
+
+
+def test_an_endpoint_that_refuses_every_request_ends_the_run_at_once(data, tmp_path):
+    with serving(Faults(every="404")) as (url, faults), pytest.raises(EndpointError, match="HTTP 404"):
+        collect.main(collect_args(data, url, tmp_path / "t.jsonl"))
+    assert faults.count <= 4
 
 
 def test_an_endpoint_that_is_down(data, tmp_path):

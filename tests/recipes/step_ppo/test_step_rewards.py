@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recipes.step_ppo.settings import StepPPOSettings
 from recipes.step_ppo.step_rewards import StepRewardConfig, token_rewards
 
 #         t0   t1   t2   t3   t4   eos
@@ -74,8 +75,8 @@ def test_refusals():
     with pytest.raises(ValueError, match="ascend"):
         token_rewards([0.1, 0.2], [2], 2, StepRewardConfig())
     for bad in ({"mode": "max"}, {"last_step": "bos"}, {"clip": 0.0}):
-        with pytest.raises(ValueError):
-            StepRewardConfig(**bad)
+        with pytest.raises(ValueError, match=f"step_ppo.reward.{next(iter(bad))} must be"):
+            StepPPOSettings.from_mapping({"reward": bad})
 
 
 @given(

@@ -13,6 +13,7 @@ from recipes.tandem.engine_settings import (
     replace_section,
     tandem_config,
 )
+from vllm_patches.tandem.config import REASON_KEY
 
 README = (Path(recipes.tandem.__file__).parent / "REFERENCE.md").read_text(encoding="utf-8")
 VALUES = {
@@ -82,19 +83,30 @@ def test_the_section_becomes_engine_arguments():
     engine_kwargs = {"kv_cache_memory_bytes": 5, "tandem_config": {"frozen_model": "m", "prob_primary": 0.3}}
     replace_section(engine_kwargs)
     assert "tandem_config" not in engine_kwargs and engine_kwargs["kv_cache_memory_bytes"] == 5
-    assert engine_kwargs["additional_config"] == {"tandem": {"junior_model": "m", "prob_senior": 0.3}}
+    assert engine_kwargs["additional_config"]["tandem"] == {"junior_model": "m", "prob_senior": 0.3}
     assert engine_kwargs["worker_cls"] == "vllm_patches.tandem.worker.TandemWorker"
     assert engine_kwargs["async_scheduling"] is False
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_auto_is_never_the_speculative_mode(on_gpu, monkeypatch):
-    """On a GPU the decoder's own choice is that mode, in which no training was run: it is taken on request only."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
-    engine_kwargs = {"tandem_config": {"junior_model": "m", "mode": "auto"}}
-    replace_section(engine_kwargs)
-    assert "speculative_config" not in engine_kwargs
-    assert engine_kwargs["scheduler_cls"] == "vllm_patches.tandem.scheduler.TandemScheduler"
+@pytest.mark.parametrize(
+    ("max_num_seqs", "lora", "mode"),
+    [(16, False, "speculative"), (17, False, "lazy"), (16, True, "lock_step")],
+)
+def test_auto_depends_on_models_adapter_and_batch(models, max_num_seqs, lora, mode):
+    engine_kwargs = {"tandem_config": {"junior_model": models, "mode": "auto"}}
+    says = replace_section(engine_kwargs, models, lora, max_num_seqs)
+    assert says == engine_kwargs["additional_config"][REASON_KEY] and says.startswith(f"{mode} (")
+    assert ("speculative_config" in engine_kwargs) == (mode == "speculative")
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    """A model's path; no weights are read to compare sizes."""
+    from transformers import Qwen3Config
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    Qwen3Config(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path)
+    return str(tmp_path)
 
 
 def test_the_speculative_mode_makes_the_junior_the_draft_model():
@@ -108,7 +120,8 @@ def test_the_speculative_mode_makes_the_junior_the_draft_model():
 def test_additional_config_of_others_stays():
     engine_kwargs = {"additional_config": {"other": 1}, "tandem_config": {"junior_model": "m"}}
     replace_section(engine_kwargs)
-    assert engine_kwargs["additional_config"] == {"other": 1, "tandem": {"junior_model": "m"}}
+    assert engine_kwargs["additional_config"]["other"] == 1
+    assert engine_kwargs["additional_config"]["tandem"] == {"junior_model": "m"}
 
 
 @pytest.mark.parametrize(

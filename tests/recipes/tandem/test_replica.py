@@ -1,5 +1,7 @@
 """The server's hook: what verl would hand to vLLM's command line, read by vLLM's own parser."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from recipes.platforms.cpu_patches import alias_vllm_distribution
@@ -18,8 +20,9 @@ from recipes.tandem.adapters.replica import TandemHttpServer  # noqa: E402
 class Server(TandemHttpServer):
     """The hook without the actor around it."""
 
-    def __init__(self):
-        self.config = None
+    def __init__(self, max_num_seqs=1024):
+        self.config = SimpleNamespace(max_num_seqs=max_num_seqs)
+        self.model_config = SimpleNamespace(local_path="/models/s", lora_rank=0, lora={})
 
 
 def test_the_engine_gets_what_the_decoder_documents(tmp_path):
@@ -33,7 +36,7 @@ def test_the_engine_gets_what_the_decoder_documents(tmp_path):
     assert parsed.worker_cls == "vllm_patches.tandem.worker.TandemWorker"
     assert parsed.scheduler_cls == "vllm_patches.tandem.scheduler.TandemScheduler"
     assert parsed.logits_processors == ["vllm_patches.tandem.request_check:RequestCheck"]
-    assert parsed.additional_config == {"tandem": {"junior_model": "/models/j", "prob_senior": 0.3}}
+    assert parsed.additional_config["tandem"] == {"junior_model": "/models/j", "prob_senior": 0.3}
     assert parsed.async_scheduling is False and parsed.kv_cache_memory_bytes == 1024
 
 
@@ -49,6 +52,11 @@ def test_the_speculative_mode_reaches_vllms_command_line(tmp_path):
         "num_speculative_tokens": 3,
     }
     assert parsed.scheduler_cls == "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler"
+
+
+def test_the_server_says_which_mode_it_chose_and_why(capsys):
+    Server(max_num_seqs=64)._preprocess_engine_kwargs({"tandem_config": {"junior_model": "/models/j"}})
+    assert "mode lazy (up to 64 requests run at a time" in capsys.readouterr().out
 
 
 def test_a_server_without_settings_does_not_start():

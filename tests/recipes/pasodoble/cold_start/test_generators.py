@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from recipes.pasodoble.cold_start.generators import EndpointGenerator, Sampling
-from reward_fns.endpoint import Endpoint, EndpointSettings
+from recipes.common.sampling import Sampling
+from recipes.pasodoble.cold_start.generators import EndpointGenerator
+from reward_fns.endpoint import EndpointSettings
 
 ASK = [{"role": "user", "content": "1+1"}]
 
@@ -15,7 +16,10 @@ def test_thinking_that_the_server_gives_apart_stands_before_the_text(start_endpo
     endpoint = start_endpoint(answer=lambda payload: [{"content": "2", name: "one more"}, {"content": "3"}])
 
     async def go():
-        async with Endpoint(EndpointSettings(endpoint.base_url, "m", None)) as client:
-            return await EndpointGenerator(client, Sampling(n=2)).generate(ASK, seed=1)
+        generator = EndpointGenerator(EndpointSettings(endpoint.base_url, "m", None), Sampling(n=2))
+        try:
+            return await generator.generate(ASK, seed=1)
+        finally:
+            await generator.close()
 
     assert asyncio.run(go()) == ["<think>\none more\n</think>\n2", "3"]

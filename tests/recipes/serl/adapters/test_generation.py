@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.serl.adapters.generation import GenerationFailed, InstructionGenerator, chat_tokenizer
+from recipes.serl.adapters.generation import GenerationFailed, chat_tokenizer, generate_texts
 from recipes.serl.settings import InstructionSettings
 
 
@@ -36,24 +36,24 @@ class Letters:
         return {"input_ids": [ord(c) for c in text]}
 
 
-def generator(server, timeout=5.0):
-    return InstructionGenerator(server, Letters(), InstructionSettings(), rng_seed=42, timeout=timeout)
+def texts(server, prompts, seed="42/1/0", timeout=5.0, **options):
+    return generate_texts(server, Letters(), InstructionSettings(), prompts, seed=seed, timeout=timeout, **options)
 
 
 def test_answers_come_in_order_and_faults_stay_with_their_prompt():
     server = Server({2: ValueError("too long"), 3: "hang"})
-    assert generator(server, timeout=0.2)([[65], [2], [66], [3]], 1, 0) == ["A", None, "B", None]
+    assert texts(server, [[65], [2], [66], [3]], timeout=0.2) == ["A", None, "B", None]
 
 
 def test_a_call_without_any_answer_is_a_fault_of_the_server():
     with pytest.raises(GenerationFailed, match="no few-shot prompt of 2 was answered: ValueError"):
-        generator(Server({1: ValueError("gone"), 2: ValueError("gone")}))([[1], [2]], 1, 0)
+        texts(Server({1: ValueError("gone"), 2: ValueError("gone")}), [[1], [2]])
 
 
 def test_sampling_is_its_own_and_seeds_depend_on_the_place_alone():
     def seeds(step, call):
         server = Server()
-        generator(server)([[1], [2]], step, call)
+        texts(server, [[1], [2]], f"42/{step}/{call}")
         assert len({request_id for request_id, _ in server.requests}) == 2
         for _, params in server.requests:
             rest = {key: value for key, value in params.items() if key != "seed"}
@@ -67,7 +67,7 @@ def test_sampling_is_its_own_and_seeds_depend_on_the_place_alone():
 @pytest.mark.parametrize(("engine", "name"), [("vllm", "seed"), ("sglang", "sampling_seed")])
 def test_the_seed_has_the_name_that_the_engine_knows(engine, name):
     server = Server()
-    InstructionGenerator(server, Letters(), InstructionSettings(), rng_seed=42, engine=engine)([[1]], 1, 0)
+    texts(server, [[1]], engine=engine)
     ((_, params),) = server.requests
     assert set(params) == {"temperature", "top_p", "presence_penalty", "max_tokens", name}
 

@@ -1,0 +1,62 @@
+"""`evaluation.every=N` in a real run: the numbers are those of the evaluation's own command on the saved weights."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+SAVE = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+ENGINE = ["engine.dtype=float32", "engine.max_model_len=96", "engine.kv_cache_memory_bytes=67108864"]
+
+
+def responses(folder):
+    (path,) = folder.glob("*/test.responses.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return {line["problem"]: line["response"] for line in lines}
+
+
+def result(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return next(iter(summary["models"].values()))["test"]
+
+
+def test_the_numbers_of_a_step_are_those_of_its_saved_weights(start, small, toy_world, tmp_path):
+    data = [f"benchmarks=[{toy_world / 'test.parquet'}]", "limit=60"]
+    run = start(
+        "recipes.sppo.main",
+        *small,
+        "preset=grpo",
+        "trainer.val_before_train=true",
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=2",
+        f"trainer.default_local_dir={tmp_path / 'run'}",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+        SAVE,
+        "evaluation.every=2",
+        *(f"evaluation.{item}" for item in data),
+    )
+    assert run.wait(900) == 0, run.log[-6000:]
+    metrics = run.metrics()
+    assert "evaluation/test/pass@1" in metrics[0] and "evaluation/test/pass@1" not in metrics[1]
+    assert metrics[2]["timing_s/evaluation"] > 0
+
+    saved = tmp_path / "run" / "global_step_2" / "actor" / "huggingface"
+    command = [sys.executable, "-m", "recipes.evaluation.main", f"models=[{saved}]", *data, *ENGINE]
+    done = subprocess.run(
+        [*command, "sampling.max_tokens=32", "engine.enforce_eager=true", f"output_dir={tmp_path / 'alone'}"],
+        env=os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    during = tmp_path / "run" / "evaluation" / "step_2"
+    assert responses(during) == responses(tmp_path / "alone")
+    assert result(during) == result(tmp_path / "alone")
+    assert metrics[2]["evaluation/test/pass@1"] == result(tmp_path / "alone")["metrics"]["pass@1"]["mean"]
+    assert metrics[2]["evaluation/test/counted_problems"] == 60
+    assert responses(tmp_path / "run" / "evaluation" / "step_0") != responses(during), "the weights have changed"

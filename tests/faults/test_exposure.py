@@ -1,0 +1,83 @@
+"""What a run would expose by default: no code of a model's repository, no tracker, no port but to this host."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("recipes", "reward_fns", "vllm_patches", "examples")
+RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
+TRUST = re.compile(r"trust[_-]remote[_-]code")
+TURNED_ON = re.compile(r"trust[_-]remote[_-]code(\s*[=:]\s*|\s+)[\"']?(true|1|yes|on)\b", re.IGNORECASE)
+
+
+def files(*suffixes: str) -> list[Path]:
+    return [
+        path for package in PACKAGES for suffix in suffixes for path in sorted((ROOT / package).rglob(f"*{suffix}"))
+    ]
+
+
+def leaves(node, path=""):
+    """Every value of a nested mapping with its dotted key."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}".lstrip("."))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from leaves(value, f"{path}[{index}]")
+    else:
+        yield path, node
+
+
+def test_no_yaml_and_no_script_turns_it_on():
+    for path in files(".yaml"):
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            for key, value in leaves(document):
+                assert not (TRUST.search(key) and value not in (False, None)), (
+                    f"{path.relative_to(ROOT)}: {key}={value}"
+                )
+    for path in files(".sh", ".py"):
+        found = TURNED_ON.search(path.read_text(encoding="utf-8"))
+        assert not found, f"{path.relative_to(ROOT)}: {found[0]}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_composed_config_trusts_nobody_and_logs_to_nobody(recipe, monkeypatch):
+    """verl's own defaults included, for every model that the recipe loads."""
+    from omegaconf import OmegaConf
+
+    from recipes.launch.composition import compose_config
+
+    monkeypatch.setenv("TOY_DIR", "/nowhere")
+    config = compose_config(f"recipes.{recipe}.config", recipe, ["+platform=cpu", "scale=toy"])
+    plain = OmegaConf.to_container(config, resolve=False)
+    trusted = {key: value for key, value in leaves(plain) if "trust_remote_code" in key}
+    assert trusted
+    for key, value in trusted.items():
+        # A reference to another of these keys is as good as that one.
+        assert value in (False, None) or "trust_remote_code" in str(value), (key, value)
+    assert set(config.trainer.logger) <= {"console", "file"}
+
+
+def test_the_evaluation_trusts_nobody():
+    config = yaml.safe_load((ROOT / "recipes/evaluation/config/evaluation.yaml").read_text(encoding="utf-8"))
+    found = {key: value for key, value in leaves(config) if "trust_remote_code" in key}
+    assert found and not any(found.values())
+
+
+def test_nothing_listens_beyond_this_host():
+    """No literal of any address, no empty host in a bind."""
+    for path in files(".py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert node.value not in ("0.0.0.0", "::", "[::]"), where
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "bind":
+                host = ast.unparse(node.args[0]) if node.args else ""
+                assert not host.startswith(("('',", '("",')), where
+    for path in files(".sh"):
+        assert not re.search(r"0\.0\.0\.0|--host[= ]\*", path.read_text(encoding="utf-8")), path.relative_to(ROOT)

@@ -1,0 +1,107 @@
+"""The harness itself, on a run that takes seconds: it is content with one that resumes, and sees what is lost."""
+
+import json
+import random
+import sys
+
+import campaign
+import pytest
+import random_kills
+from campaign import Attempt, Campaign
+
+# A run as verl's: each step takes a while, is dumped, logged and saved; it goes on behind its last checkpoint.
+RUN = """
+import json, os, sys, time, zipfile
+from pathlib import Path
+from recipes.lifecycle import resume
+folder, steps, lie = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+checkpoints, metrics = folder / "checkpoints", folder / "metrics.jsonl"
+first = resume.resume_step(checkpoints)[0]
+resume.carry_metrics_over(metrics, first)
+if first < steps:
+    (folder / "rollouts").mkdir(exist_ok=True)
+    metrics.write_text("")
+    for step in range(first + 1, steps + 1):
+        time.sleep(0.3)
+        prompt = f"prompt {step}" if lie != "other prompts" or step == 1 else "prompt 1"
+        (folder / "rollouts" / f"{step}.jsonl").write_text(json.dumps({"input": prompt}) + "\\n")
+        if not (lie == "a lost line" and step == 2):
+            with metrics.open("a") as file:
+                file.write(json.dumps({"step": step, "data": {"loss": 1.0}}) + "\\n")
+        records = checkpoints / "filtered_data"
+        records.mkdir(parents=True, exist_ok=True)
+        number = 1 if lie == "a doubled record" else step - 1
+        (records / f"keep_{step}.jsonl").write_text(json.dumps({"idx": number}) + "\\n")
+        actor = checkpoints / f"global_step_{step}" / "actor"
+        actor.mkdir(parents=True, exist_ok=True)
+        for path in (actor / "model_world_size_1_rank_0.pt", actor.parent / "data.pt"):
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("data", "x")
+        if not (lie == "no last checkpoint" and step == steps):
+            (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(step))
+    if lie == "no last checkpoint":
+        (checkpoints / f"global_step_{steps}" / "data.pt").unlink()
+resume.join_metrics(metrics)
+resume.restore_metrics(metrics)
+if lie == "scratch":
+    (checkpoints / ".state.json.1.partial").write_text("")
+sys.exit(1 if lie == "a failure" else 0)
+"""
+
+
+@pytest.fixture
+def short_runs(monkeypatch):
+    """Let campaigns start this run in the place of a recipe."""
+    lies = {"lie": "none"}
+    monkeypatch.setattr(campaign, "toy_world", lambda world: "/nowhere")
+
+    def attempt(self):
+        log = self.folder / "log.txt"
+        command = [sys.executable, "-c", RUN, str(self.folder), str(self.steps), lies["lie"]]
+        with log.open("ab") as stream:
+            process = campaign.subprocess.Popen(
+                command, env=self.environment, stdout=stream, stderr=stream, start_new_session=True
+            )
+        return Attempt(process, log)
+
+    monkeypatch.setattr(Campaign, "attempt", attempt)
+    return lies
+
+
+def test_a_run_that_nobody_interrupts_violates_nothing(short_runs, tmp_path):
+    run = Campaign("sppo", tmp_path / "run", 3)
+    assert run.finish(60) == 0 and run.violations(run) == []
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ("a failure", "ended with code 1"),
+        ("a lost line", "the metrics have steps"),
+        ("a doubled record", "twice"),
+        ("other prompts", "other prompts"),
+        ("no last checkpoint", "the last complete checkpoint is 2"),
+        ("scratch", "left behind"),
+    ],
+)
+def test_each_loss_is_told(short_runs, tmp_path, lie, told):
+    reference, run = Campaign("sppo", tmp_path / "reference", 3), Campaign("sppo", tmp_path / "run", 3)
+    assert reference.finish(60) == 0
+    short_runs["lie"] = lie
+    run.finish(60)
+    assert any(told in sentence for sentence in run.violations(reference)), run.violations(reference)
+    reference.close()
+    run.close()
+
+
+def test_kills_at_random_moments_of_a_short_run(short_runs, tmp_path):
+    reference = Campaign("sppo", tmp_path / "reference", 3)
+    assert reference.finish(60) == 0
+    told = []
+    run, hung = random_kills.interrupted("sppo", tmp_path / "run", 3, 7, 2.0, random.Random(0), told.append)
+    assert not hung and run.violations(reference) == []
+    assert [record["kill"] for record in told] == list(range(1, 8))
+    assert len(run.codes) >= 7 and json.dumps(told)
+    reference.close()
+    run.close()

@@ -1,0 +1,188 @@
+"""Signals to a driver that waits, and what the trainer's side makes of the requests, in verl's own order of a step."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from recipes.lifecycle import preemption
+
+DRIVER = """
+import sys, time
+from recipes.lifecycle.preemption import Preemption
+
+class Memory(dict):
+    def put(self, name, value):
+        self[name] = value
+        print(name, value, flush=True)
+
+requests = Memory({"training": "yes"} if sys.argv[1] == "training" else {})
+signals = Preemption("sppo", requests, float(sys.argv[2]))
+signals.start()
+print("ready", flush=True)
+try:
+    time.sleep(30)
+except KeyboardInterrupt:
+    sys.exit(signals.exit_code)
+finally:
+    signals.stop()
+"""
+
+
+class Driver:
+    """A process that waits as a driver of a run does."""
+
+    def __init__(self, phase: str, limit: float):
+        command = [sys.executable, "-c", DRIVER, phase, str(limit)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "ready\n"
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def told(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_before_the_first_step_the_run_ends_at_once(number, code):
+    driver = Driver("loading", 60)
+    driver.send(number)
+    assert driver.end()[0] == code
+
+
+def test_a_second_signal_abandons_the_step():
+    driver = Driver("training", 60)
+    driver.send(signal.SIGTERM)
+    assert driver.told() == "stop yes"
+    driver.send(signal.SIGINT)
+    code, errors = driver.end()
+    assert code == 143 and "exits with code 75" in errors and "last complete checkpoint is kept" in errors
+
+
+def test_a_step_that_does_not_end_within_the_limit_is_abandoned():
+    began = time.monotonic()
+    driver = Driver("training", 0.5)
+    driver.send(signal.SIGTERM)
+    code, errors = driver.end()
+    assert code == 143 and "did not end within 0.5 s (VERL_DUETS_STOP_SECONDS)" in errors
+    assert time.monotonic() - began < 20
+
+
+def test_every_request_to_save_is_passed_on_and_ends_nothing():
+    driver = Driver("training", 60)
+    for count in (1, 2):
+        driver.send(signal.SIGUSR1)
+        assert driver.told() == f"save {count}"
+    driver.send(signal.SIGTERM)
+    assert driver.told() == "stop yes"
+    driver.send(signal.SIGTERM)
+    assert driver.end()[0] == 143
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As under nohup, or in the background of a script."""
+    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{DRIVER}"
+    command = [sys.executable, "-c", code, "training", "60"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGUSR1)
+    assert process.stdout.readline() == "save 1\n"
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
+def test_a_limit_that_is_no_time_is_refused(monkeypatch, value):
+    monkeypatch.setenv(preemption.VARIABLE, value)
+    with pytest.raises(ValueError, match="positive number of seconds"):
+        preemption.limit_seconds()
+
+
+class Trainer:
+    """verl's loop as it stands in `PPOTrainer.fit`: step, save, weights to the engines, log."""
+
+    def __init__(self, steps: int, save_freq: int, at_step=None):
+        self.total_training_steps, self.save_freq, self.at_step = steps, save_freq, at_step or {}
+        self.global_steps, self.events = 1, []
+
+    def _save_checkpoint(self):
+        self.events.append(("save", self.global_steps))
+
+    def on_step_begin(self):
+        self.at_step.get(self.global_steps, lambda: None)()
+
+    def on_step_end(self):
+        self.events.append(("weights", self.global_steps))
+
+    def on_train_end(self):
+        self.events.append(("end", self.global_steps))
+
+    def fit(self):
+        while self.global_steps <= self.total_training_steps:
+            is_last_step = self.global_steps >= self.total_training_steps
+            self.on_step_begin()
+            if self.save_freq > 0 and (is_last_step or self.global_steps % self.save_freq == 0):
+                self._save_checkpoint()
+            self.on_step_end()
+            self.events.append(("log", self.global_steps))
+            self.global_steps += 1
+            if is_last_step:
+                return
+        self.on_train_end()
+
+
+class Memory(dict):
+    def put(self, name, value):
+        self[name] = value
+
+
+def train(steps: int, save_freq: int, **at_step) -> tuple[list, Memory]:
+    requests = Memory()
+    moments = {int(name.lstrip("s")): lambda words=words: requests.update(words) for name, words in at_step.items()}
+    trainer = Trainer(steps, save_freq, moments)
+    preemption.obey(trainer, requests)
+    trainer.fit()
+    return trainer.events, requests
+
+
+def test_without_requests_nothing_changes():
+    plain = Trainer(3, 2)
+    plain.fit()
+    events, requests = train(3, 2)
+    assert events == plain.events and "stopped" not in requests
+
+
+def test_asked_to_end_it_saves_before_the_engines_wake_logs_the_step_and_ends():
+    events, requests = train(9, 5, s3={"stop": "yes"})
+    assert events[-3:] == [("save", 3), ("weights", 3), ("log", 3)]
+    assert requests["stopped"] == "3"
+
+
+def test_a_step_that_verl_saves_itself_is_saved_once():
+    events, requests = train(9, 3, s3={"stop": "yes", "save": "1"})
+    assert events.count(("save", 3)) == 1 and requests["stopped"] == "3"
+
+
+def test_a_request_in_the_last_step_is_a_whole_run():
+    events, requests = train(3, 2, s3={"stop": "yes"})
+    assert events.count(("save", 3)) == 1 and "stopped" not in requests
+
+
+def test_without_checkpoints_a_last_step_is_saved_when_asked():
+    events, _ = train(3, -1, s3={"stop": "yes"})
+    assert ("save", 3) in events
+
+
+def test_asked_to_save_it_goes_on():
+    events, requests = train(4, -1, s1={"save": "1"}, s3={"save": "2"})
+    assert [step for what, step in events if what == "save"] == [1, 3]
+    assert ("log", 4) in events and "stopped" not in requests

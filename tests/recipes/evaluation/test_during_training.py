@@ -1,0 +1,127 @@
+"""The block `evaluation` of a training run: what it takes, what it refuses, what it logs."""
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+from recipes.errors import ConfigError
+from recipes.evaluation import during_training
+from recipes.evaluation.benchmark import load
+
+
+def config(**rollout):
+    return OmegaConf.create(
+        {
+            "actor_rollout_ref": {
+                "model": {"path": "nowhere", "lora": {"rank": 0, "merge": False}},
+                "rollout": {"name": "vllm", "max_model_len": 96} | rollout,
+            },
+            "data": {"max_prompt_length": 64, "max_response_length": 32},
+            "trainer": {"default_local_dir": "checkpoints"},
+        }
+    )
+
+
+def test_the_prefix_separates_the_two_sets_of_overrides():
+    own, rest = during_training.split(
+        ["evaluation.every=5", "trainer.nnodes=2", "+evaluation.sampling.x=1", "scale=evaluation.toy"]
+    )
+    assert own == ["every=5", "+sampling.x=1"]
+    assert rest == ["trainer.nnodes=2", "scale=evaluation.toy"]
+
+
+def test_the_response_limit_is_that_of_training_unless_set():
+    block = during_training.read_block(["every=5", "benchmarks=[gsm8k]"], 32)
+    assert block == {"every": 5, "arguments": ["benchmarks=[gsm8k]", "sampling.max_tokens=32"]}
+    block = during_training.read_block(["every=5", "benchmarks=[gsm8k]", "sampling.max_tokens=7"], 32)
+    assert block["arguments"] == ["benchmarks=[gsm8k]", "sampling.max_tokens=7"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["benchmarks=[gsm8k]"], "evaluation.every: expected a number of steps from 1, found none"),
+        (["every=0", "benchmarks=[gsm8k]"], "found 0"),
+        (["every=x", "benchmarks=[gsm8k]"], "found x"),
+        (["every=2"], "evaluation: benchmarks is empty"),
+        (["every=2", "benchmarks=[gsm8k]", "engines=2"], "evaluation.engines has no place in training"),
+        (["every=2", "benchmarks=[gsm8k]", "+engine.quantization=fp8"], "evaluation.engine has no place in training"),
+        (["every=2", "benchmarks=[gsm8k]", "handoff.partner=a"], "evaluation.handoff has no place in training"),
+        (["every=2", "benchmarks=[gsm8k]", "k=[4]"], "k=4 needs sampling.n"),
+        (["every=2", "benchmarks=[gsm8k]", "smapling.n=2"], "smapling"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_sentence(arguments, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        during_training.read_block(arguments, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"actor_rollout_ref.rollout.name": "sglang"}, "needs vLLM's rollout engine"),
+        ({"actor_rollout_ref.model.lora.rank": 8}, "without the LoRA adapter"),
+        ({"actor_rollout_ref.model.custom_chat_template": "x"}, "chat template"),
+    ],
+)
+def test_runs_whose_policy_the_engines_do_not_show_are_refused(change, sentence):
+    run = config()
+    for key, value in change.items():
+        OmegaConf.update(run, key, value, force_add=True)
+    with pytest.raises(ConfigError, match=sentence):
+        during_training.add(run, ["every=2", "benchmarks=[gsm8k]"])
+
+
+class Letters:
+    """A tokenizer whose tokens are characters."""
+
+    def encode(self, text, add_special_tokens=False):
+        return list(text)
+
+
+def test_prompts_that_do_not_fit_the_engine_are_refused(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"question": "q" * 60, "answer": "1"}) + "\n")
+    arguments = [f"benchmarks=[{path}]", "prompt.chat_template=false", "prompt.bos=false", "sampling.max_tokens=30"]
+    settings = during_training._settings(arguments)
+    tokenizer = Letters()
+    tokenizer.bos_token_id = None
+    during_training.require_fit(load(str(path)), tokenizer, settings, 90)
+    with pytest.raises(
+        ConfigError, match="has 60 tokens, and with evaluation.sampling.max_tokens=30 that exceeds the 89"
+    ):
+        during_training.require_fit(load(str(path)), tokenizer, settings, 89)
+
+
+def test_the_policy_is_asked_at_all_engines_and_its_results_lie_by_step():
+    run = config()
+    run.evaluation = during_training.read_block(["every=2", "benchmarks=[gsm8k]"], 32)
+    settings = during_training.policy_settings(run, ["http://a/v1", "http://b/v1"], "/models/m", "/models/t", 7)
+    (model,) = settings.models
+    assert (model.endpoints, model.served, model.tokenizer) == (
+        ("http://a/v1", "http://b/v1"),
+        "/models/m",
+        "/models/t",
+    )
+    assert settings.output_dir.parts == ("checkpoints", "evaluation", "step_7")
+    assert settings.endpoint.extra_body == {}
+    run.actor_rollout_ref.rollout.name = during_training.TANDEM_ROLLOUT
+    settings = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7)
+    assert "senior" in settings.endpoint.extra_body["vllm_xargs"]["tandem"]
+
+
+def test_what_is_logged_names_benchmark_metric_and_what_it_is_taken_over():
+    interval = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    result = {"metrics": {"pass@1": interval}, "counted_problems": 9, "truncated": 0.25, "mean_tokens": 12.0}
+    summary = {
+        "models": {"policy": {"toy": result}},
+        "macros": {"policy": {"mine": {"metrics": {"pass@1": interval}}, "other": {"missing": ["x"]}}},
+    }
+    assert during_training.log_entries(summary) == {
+        "evaluation/toy/pass@1": 0.5,
+        "evaluation/toy/counted_problems": 9.0,
+        "evaluation/toy/truncated": 0.25,
+        "evaluation/toy/mean_tokens": 12.0,
+        "evaluation/macro/mine/pass@1": 0.5,
+    }
