@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import NamedTuple
 
-from recipes.upstream import startup_errors
+from recipes.upstream import own_log, startup_errors
 
 ENTRY_POINT = "verl_duets"
 
@@ -164,6 +164,7 @@ def start() -> None:
     """Activate the table and what the environment of this run asks for; repeating it is harmless, and it never
     raises."""
     try:
+        own_log.configure()
         activate()
         if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
             from recipes.platforms.cpu_patches import install

@@ -13,7 +13,7 @@ import os
 
 CPU_SWITCH = "VERL_DUETS_CPU"
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 def register() -> None:

@@ -15,7 +15,7 @@ import torch
 from vllm_patches import guard
 from vllm_patches.upstream import is_replaced, replaces
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 def keep_weights_in_place() -> bool:

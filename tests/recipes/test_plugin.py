@@ -1,6 +1,7 @@
 """The registration table against verl's live registries, in fresh processes as verl's workers are."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -48,6 +49,14 @@ from recipes.doctor import registry as rows
 from recipes.upstream import startup_errors
 states = [[state.ok, state.detail] for state in rows.check(rows.TABLE[:1])]
 print("RESULT" + json.dumps({"states": states, "startup": startup_errors.messages}))
+"""
+SPEAKS = """
+import io, json, logging, sys
+sys.stderr = heard = io.StringIO()
+import verl, model_hosting_container_standards.logging_config
+logging.getLogger("recipes.common.journal").warning("a line of a run")
+logging.getLogger("another.package").warning("a line of another")
+print("RESULT" + json.dumps({"root": logging.getLogger().level, "heard": heard.getvalue()}))
 """
 
 
@@ -106,6 +115,14 @@ def test_other_verl_jobs_stay_as_they_were(with_us, without_us):
         assert set(names) <= set(with_us["names"][kind])
     assert with_us["chosen"] == without_us["chosen"] == "PlatformCUDA"
     assert with_us["behaviour"] == without_us["behaviour"]
+
+
+def test_the_warnings_of_a_run_outlast_what_vllm_imports(tmp_path):
+    """A dependency of vLLM's server raises the root logger to ERROR, and with it every logger without a level."""
+    pytest.importorskip("model_hosting_container_standards")
+    shown = run_python(SPEAKS, tmp_path)
+    assert shown["root"] == logging.ERROR, "the dependency has changed: own_log.py may not be needed"
+    assert shown["heard"].count("a line of a run") == 1 and "a line of another" not in shown["heard"]
 
 
 def test_activating_twice_is_harmless():

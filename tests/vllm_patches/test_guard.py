@@ -1,5 +1,6 @@
 """The guard knows the installed vLLM, sees a changed one, and says so in a sentence."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,13 @@ def test_an_unknown_version_is_refused(monkeypatch, fresh_cache, version):
 def test_a_known_version_is_accepted(monkeypatch, fresh_cache, version):
     monkeypatch.setattr("vllm.__version__", version)
     assert guard.version_problem() is None
+
+
+def test_what_a_tandem_engine_says_at_its_start_is_printed_by_vllm():
+    """vLLM gives a handler, and the level INFO, to loggers under its own name only."""
+    pytest.importorskip("vllm")
+    from vllm_patches.tandem import runner, scheduler
+    from vllm_patches.tandem.speculative import runner as speculative
+
+    for module in (runner, scheduler, speculative):
+        assert module.logger.name.startswith("vllm.") and module.logger.isEnabledFor(logging.INFO)

@@ -26,7 +26,7 @@ from vllm_patches.tandem.schedule import JUNIOR, SENIOR
 from vllm_patches.tandem.step import Step, TandemStats
 from vllm_patches.tandem.sub_batch import SubBatchForward
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")
 
 
 class TandemRunnerMixin:

@@ -21,7 +21,7 @@ from vllm_patches.tandem.frontend import RESPONSES_KEY, encode_authorship
 from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 from vllm_patches.tandem.request_rules import RequestRules
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")
 
 
 class TandemScheduler(Scheduler):

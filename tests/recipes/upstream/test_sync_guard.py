@@ -1,6 +1,7 @@
 """The guard on the objects that it wraps: an adapter that sends, an engine that is handed weights."""
 
 import asyncio
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -154,6 +155,8 @@ def test_an_error_of_the_comparison_is_logged_and_ends_nothing(monkeypatch, capl
         raise TypeError("a tensor of an unknown kind")
 
     monkeypatch.setattr(sync_guard, end, fails)
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(logging.getLogger("recipes"), "propagate", True)
     assert sync_guard._samples_or_none(lambda: fails(None)) is None
     assert "goes unjudged" in caplog.text
     trainer = make_trainer(make_engine())

@@ -9,6 +9,7 @@ import torch
 
 from recipes.errors import StaleRollout, WeightTransferError
 from recipes.upstream import sync_guard
+from vllm_patches.upstream import is_replaced
 
 
 class Model(torch.nn.Module):
@@ -133,16 +134,18 @@ def test_an_engine_that_loads_nothing_of_what_came_ends_the_run_at_once(pair, mo
         sync(adapter, 1)
 
 
-def test_the_wrapped_methods_keep_what_ray_and_verl_read_from_them(monkeypatch):
+def test_the_wrapped_methods_keep_what_ray_and_verl_read_from_them():
     pytest.importorskip("vllm")
     import inspect
 
     from verl.single_controller.base.decorator import MAGIC_ATTR
     from verl.workers import engine_workers
 
-    worker = type("Worker", (engine_workers.ActorRolloutRefWorker,), {})
+    # Another test may have wrapped verl's own method in this process.
+    upstream = inspect.unwrap(engine_workers.ActorRolloutRefWorker.update_weights, stop=lambda f: not is_replaced(f))
+    worker = type("Worker", (engine_workers.ActorRolloutRefWorker,), {"update_weights": upstream})
     sync_guard.watch_actor(SimpleNamespace(ActorRolloutRefWorker=worker))
     found = worker.update_weights
-    assert found is not engine_workers.ActorRolloutRefWorker.update_weights
+    assert found is not upstream
     assert inspect.iscoroutinefunction(found) and hasattr(found, MAGIC_ATTR)
-    assert getattr(found, MAGIC_ATTR) == getattr(engine_workers.ActorRolloutRefWorker.update_weights, MAGIC_ATTR)
+    assert getattr(found, MAGIC_ATTR) == getattr(upstream, MAGIC_ATTR)

@@ -1,6 +1,7 @@
 """verl's weight sender against an engine that never answers, over a real socket."""
 
 import asyncio
+import inspect
 import time
 
 import pytest
@@ -24,10 +25,15 @@ def sender(monkeypatch, tmp_path):
     import verl.workers.rollout.vllm_rollout.bucketed_weight_transfer as transfer
 
     monkeypatch.setenv(weight_sync.VARIABLE, "1")
-    for end in (transfer.BucketedWeightSender, transfer.BucketedWeightReceiver):
-        monkeypatch.setattr(end, "__init__", end.__init__)
-    for name in ("_init_socket", "async_send_weights"):
-        monkeypatch.setattr(transfer.BucketedWeightSender, name, getattr(transfer.BucketedWeightSender, name))
+    # verl's own methods, which another test may have wrapped in this process.
+    sender, receiver = transfer.BucketedWeightSender, transfer.BucketedWeightReceiver
+    for end, name in (
+        (sender, "__init__"),
+        (receiver, "__init__"),
+        (sender, "_init_socket"),
+        (sender, "async_send_weights"),
+    ):
+        monkeypatch.setattr(end, name, inspect.unwrap(getattr(end, name)))
     monkeypatch.delattr(transfer.BucketedWeightSender, weight_sync.SENTINEL, raising=False)
     weight_sync.bound_acknowledgements(transfer)
     return transfer.BucketedWeightSender(f"ipc://{tmp_path}/engine.sock", bucket_size_mb=1, use_shm=True)

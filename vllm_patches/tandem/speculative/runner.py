@@ -26,7 +26,7 @@ from vllm_patches.tandem.speculative.round import Round
 from vllm_patches.tandem.speculative.stats import SpeculativeStats
 from vllm_patches.tandem.speculative.verify import NOTHING, settle
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")
 
 GREEDY_BELOW = 1e-5
 

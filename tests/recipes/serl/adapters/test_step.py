@@ -158,7 +158,7 @@ def make(tq, tokenizer, tmp_path):
             config.trainer.v1.trainer_mode = "sync"
         trainer.config, trainer.tokenizer, trainer.engine = config, tokenizer, engine
         trainer.settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
-        trainer.schedule = Schedule(instructions_num_per_iteration=1000, prompts_per_step=4, responses_per_prompt=N)
+        trainer.schedule = Schedule(instructions_num_per_iteration=1000, prompts_per_step=4)
         trainer.total_training_steps = 1000
         trainer.trained_prompts = trainer.skipped_steps = 0
         trainer.alarm, trainer.alarm_reason, trainer.labels = CollapseAlarm(window=8), "", LabelHistory()
