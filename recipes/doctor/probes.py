@@ -36,7 +36,7 @@ def _run_child(code: str) -> tuple[dict, str]:
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK)), ""
     if done.returncode < 0:
-        return {}, f"the process died of signal {-done.returncode}"
+        return {}, f"the process was killed by signal {-done.returncode}"
     return {}, last_line(done.stderr) or f"exit code {done.returncode} without a message"
 
 

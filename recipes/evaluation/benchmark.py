@@ -10,12 +10,13 @@ from typing import Any
 
 import yaml
 
+from recipes.common.rows import read_rows
 from recipes.errors import ConfigError, DataError
 from recipes.evaluation import benchmark_rows, prepared_data
 from recipes.evaluation.grading import Kind
 from recipes.evaluation.mmlu_pro import format_question
 from recipes.evaluation.problem import PROMPT_FIELDS, Problem
-from recipes.evaluation.sources import Rows, fetch, file_checksum, has_public_source, read_rows
+from recipes.evaluation.sources import Rows, fetch, file_checksum, has_public_source
 
 GRADED_ELSEWHERE = {
     "ifeval": "IFEval is scored by a program for each of its instructions; lm-evaluation-harness has them "

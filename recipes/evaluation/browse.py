@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common import files
+from recipes.common.rows import read_rows
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation.sources import read_rows
 
 _SUFFIX = ".samples.jsonl"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common import files
+from recipes.common.rows import read_rows
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation import handoff, presentation
 from recipes.evaluation.benchmark import Benchmark, load
@@ -30,7 +31,6 @@ from recipes.evaluation.run_card import run_card
 from recipes.evaluation.running_grader import RunningGrader
 from recipes.evaluation.sample_store import SampledResponse, read_samples
 from recipes.evaluation.settings import Settings, read_settings
-from recipes.evaluation.sources import read_rows
 from reward_fns.errors import RewardError
 
 Scores = dict[str, dict[str, float]]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from recipes.common.rows import read_rows
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation import prepared_data
 from recipes.evaluation.benchmark import (
@@ -29,7 +30,7 @@ from recipes.evaluation.benchmark import (
     source_rows,
 )
 from recipes.evaluation.gold_check import faulty_golds
-from recipes.evaluation.sources import has_public_source, read_rows
+from recipes.evaluation.sources import has_public_source
 
 DEFAULT_FOLDER = Path("outputs/benchmarks")
 _SUFFIXES = (".jsonl", ".json", ".parquet")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common import files
+from recipes.common.rows import read_rows
 from recipes.errors import DataError
 from recipes.evaluation.problem import Problem
-from recipes.evaluation.sources import file_checksum, read_rows
+from recipes.evaluation.sources import file_checksum
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Where the rows of a benchmark come from: a file, a pinned address, or the hub."""
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -9,33 +8,11 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from recipes.errors import DataError, MissingFileError
+from recipes.common.rows import Row, read_rows
+from recipes.errors import DataError
 
 _TIMEOUT_SECONDS = 120
-Rows = list[dict[str, Any]]
-
-
-def read_rows(path: Path) -> Rows:
-    """Rows of a jsonl (any suffix but json and parquet), json or parquet file.
-
-    Raises:
-        MissingFileError: no such file.
-        DataError: it cannot be read as rows.
-    """
-    if not path.is_file():
-        raise MissingFileError(f"no file {path}")
-    try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet
-
-            return pyarrow.parquet.read_table(path).to_pylist()
-        text = path.read_text(encoding="utf-8")
-        rows = json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.splitlines() if x.strip()]
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path}: expected a non-empty list of objects")
-    return rows
+Rows = list[Row]
 
 
 def file_checksum(path: Path) -> str:

@@ -54,8 +54,8 @@ def bound_acknowledgements(module) -> None:
         except zmq.Again as error:
             raise WeightSyncTimeout(
                 f"the rollout engine behind {self.zmq_handle} did not acknowledge new weights within {seconds:g} s: it "
-                f"has died, or failed while loading them (its own error stands above, under the name of its worker). "
-                f"Raise {VARIABLE} if the engine is only slow."
+                f"exited unexpectedly, or failed while loading them (its own error stands above, under the name of its "
+                f"worker). Raise {VARIABLE} if the engine is only slow."
             ) from error
 
     sender._init_socket, sender.async_send_weights = _init_socket, async_send_weights

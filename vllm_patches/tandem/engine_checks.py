@@ -132,3 +132,13 @@ def _returns_routed_experts(vllm_config) -> bool:
     # 0.31 moved the switch from the model's configuration to one of its own.
     holder = getattr(vllm_config, "aux_output_config", None) or vllm_config.model_config
     return holder.enable_return_routed_experts
+
+
+def refuse_several_cache_groups(kv_cache_config) -> None:
+    """Raise :class:`TandemRefusedError` unless both models' layers keep their cache in one group."""
+    count = len(kv_cache_config.kv_cache_groups)
+    if count != 1:
+        raise TandemRefusedError(
+            f"the two models need {count} KV cache groups; tandem decoding takes models with one kind of attention (no "
+            "sliding windows beside full attention, no state-space layers)"
+        )

@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
-from vllm_patches.tandem.engine_checks import TandemRefusedError, mode_and_reason
+from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_several_cache_groups
 from vllm_patches.tandem.generators import GeneratorGuard
 from vllm_patches.tandem.junior import junior_vllm_config, load_junior, memory_of
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
@@ -66,12 +66,7 @@ class TandemRunnerMixin:
 
     def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
-        groups = self.kv_cache_config.kv_cache_groups
-        if len(groups) != 1:
-            raise TandemRefusedError(
-                f"the two models need {len(groups)} KV cache groups; tandem decoding takes models with one kind of "
-                "attention (no sliding windows beside full attention, no state-space layers)"
-            )
+        refuse_several_cache_groups(self.kv_cache_config)
         self._groups = tuple(self._attention_groups(model) for model in (JUNIOR, SENIOR))
         self.attn_groups[0] = [*self._groups[SENIOR], *self._groups[JUNIOR]]
         self._forwards = (

@@ -130,8 +130,8 @@ def test_a_local_copy_of_a_benchmark_must_have_its_count(tmp_path):
     [
         ([{"text": "?"}], "a row has no question: expected a column question or problem"),
         ([{"question": "?"}], "a row has no answer"),
-        ([], "non-empty list"),
-        (["text"], "non-empty list of objects"),
+        ([], "has no rows"),
+        (["text"], "must be a JSON object"),
     ],
 )
 def test_faulty_data_is_refused_in_a_sentence(tmp_path, rows, message):
