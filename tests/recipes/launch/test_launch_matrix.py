@@ -24,7 +24,7 @@ RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
 DEVICES = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8))
 STRATEGIES = ("fsdp", "fsdp2")
 # Without --long.
-FEW_DEVICES, FEW_STRATEGIES = ((1, 1), (1, 8), (2, 8)), ("fsdp2",)
+FEW_DEVICES, FEW_STRATEGIES = ((1, 8), (2, 8)), ("fsdp2",)
 # Sizes that a config names for another one.
 NOT_CHOSEN = {"batch"}
 # Where a scale packs and names no fixed size.
