@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -123,3 +124,73 @@ def start(toy_world, tmp_path, monkeypatch):
     for process in seen:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def step_world() -> Path:
+    """The toy world of this recipe, made once and cached between sessions."""
+    out = REPOSITORY / "outputs" / "toy_step_ppo"
+    command = [str(REPOSITORY / "examples" / "toy" / "make.py"), "--format", "step_ppo", "--out", str(out)]
+    subprocess.run([sys.executable, *command], check=True, timeout=900, stdout=subprocess.DEVNULL)
+    return out
+
+
+@pytest.fixture(scope="session")
+def step_folder(step_world, tmp_path_factory) -> Path:
+    """A folder with `round0/prm`."""
+    folder = tmp_path_factory.mktemp("step_ppo")
+    train_prm(step_world, folder)
+    return folder
+
+
+def train_prm(step_world: Path, folder: Path) -> None:
+    """Train a PRM with the `prm` stage on worked solutions and on ones that slip once, into `folder`/round0/prm.
+
+    The rule of the puzzle gives the labels, so that no sampling is needed here.
+    """
+    trajectories, values = [], []
+    for row in pyarrow.parquet.read_table(step_world / "train.parquet").to_pylist()[:160]:
+        key = str(row["extra_info"]["index"])
+        right = worked(row["extra_info"]["chain"], row["prompt"][0]["content"])
+        lines = right.split("\n")
+        slip = 2 * (len(lines) // 4)
+        found = lines[slip].rpartition(" ")[2]
+        wrong = [*lines[:slip], lines[slip].removesuffix(found) + ("east." if found == "west." else "west.")]
+        responses = [{"text": right, "correct": True}, {"text": "\n".join(wrong + lines[slip + 1 :]), "correct": False}]
+        trajectories.append({"key": key, "id": key, "responses": responses})
+        for index, (response, hits) in enumerate(zip(responses, (3, 0), strict=True)):
+            prefix = "\n".join(response["text"].split("\n")[: slip + 1])
+            values.append(
+                {"key": f"{key}/{index}", "id": key, "response_index": index, "step": slip, "kind": "Observation"}
+                | {"value": hits, "num_completions": 3, "prefix_length": len(prefix)}
+            )
+    for name, records in (("trajectories", trajectories), ("values", values)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    subprocess.run(
+        [sys.executable, "-m", "recipes.step_ppo.pipeline.prm", "--data", str(step_world / "train.parquet")]
+        + ["--trajectories", str(folder / "trajectories.jsonl"), "--values", str(folder / "values.jsonl")]
+        + ["--model", str(step_world / "model"), "--output", str(folder / "round0" / "prm"), "--export-backbone"]
+        + ["--dtype", "float32", "--max-length", "160", "--learning-rate", "1e-3", "--warmup-steps", "2"]
+        + ["--batch-size", "32", "--accumulation", "1", "--max-steps", "20"],
+        check=True,
+        timeout=600,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def worked(chain: list[str], prompt: str) -> str:
+    """The response that the puzzle's rule gives, without the space that joins it to the prompt."""
+    sys.path.insert(0, str(REPOSITORY / "examples" / "toy"))
+    from toy_world.formats import step_ppo
+
+    direction, *turns = chain
+    names = [fact.split(" ")[0] for fact in prompt.split("\n")[1].split(". ")]
+    lines = [f"{names[0]} faces {direction}."]
+    for number, (name, turn) in enumerate(zip(names[1:], turns, strict=True), 1):
+        found = step_ppo.turned(direction, turn)
+        lines += [f"Action {number}: Find {name}.", f"Observation {number}: {turn} of {direction} is {found}."]
+        direction = found
+    letter = step_ppo.LETTERS[step_ppo.DIRECTIONS.index(direction)]
+    last = len(turns) + 1
+    lines += [f"Thought {last}: {names[-1]} faces {direction}.", f"Action {last}: Finish[The answer is {letter}.]"]
+    return "\n".join(lines)

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Build one environment for each row of tests/matrix/rows.txt, run the unit tests and two steps of every recipe in it,
+# and keep what passed in tests/matrix/results.json, from which the README's table is made:
+#
+#     bash tests/matrix.sh [ROW ...]        (default: all rows)
+#
+# A row takes about 40 minutes on 2 cores and 5 GB of disk, which is freed when it is done; its logs stand in
+# outputs/matrix/ROW. From the environment:
+#
+#   PYTHON   an interpreter, 3.11 or 3.12 (python3.11)
+#   UNITS    pytest arguments of the unit layer (tests/recipes tests/vllm_patches tests/reward_fns)
+#   RECIPES  recipes that train two steps (all five)
+#   KEEP     1 keeps the environments, and a kept one is used again
+
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+exec "${PYTHON:-python3.11}" tests/matrix/run.py "$@"
