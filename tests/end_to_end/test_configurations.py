@@ -18,7 +18,13 @@ TAKEN = {"min": min, "max": max, "last": lambda values: values[-1]}
 TWO_STEPS = ("scale=toy", "trainer.total_training_steps=2", "trainer.save_freq=-1", "trainer.val_before_train=false")
 VALIDATED = ("data.val_max_samples=32", "trainer.test_freq=2")
 TANDEM_CONFIG = "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config"
-FEWER = ("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
+FEWER = ("data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=16")
+
+ITERATION = (
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+    "actor_rollout_ref.actor.optim.override_optimizer_config.updates_per_iteration=4",
+)
 
 
 class Bound(NamedTuple):
@@ -55,10 +61,10 @@ STEP_PPO = (*EVERY, Bound("step_ppo/skipped", "max", 0, 0), Bound("step_ppo/step
 CRITIC = (positive("critic/grad_norm"),)
 
 CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
-    "sppo, verl": ("sppo", ("preset=verl", *FEWER), (*EVERY, *SHARE)),
+    "sppo, verl": ("sppo", ("preset=verl",), (*EVERY, *SHARE)),
     "sppo, grpo": ("sppo", ("preset=grpo", *FEWER), (*EVERY, *SHARE)),
     "sppo, paper": ("sppo", ("preset=paper",), (*EVERY, *SHARE)),
-    "sppo, iterative": ("sppo", ("preset=iterative",), (*EVERY, *SHARE)),
+    "sppo, iterative": ("sppo", ("preset=iterative", *ITERATION), (*EVERY, *SHARE)),
     "tandem, lock step": ("tandem", ("preset=tandem", *FEWER, f"{TANDEM_CONFIG}.mode=lock_step"), TANDEM),
     "tandem, lazy": ("tandem", ("preset=tandem", *FEWER, f"{TANDEM_CONFIG}.mode=lazy"), TANDEM),
     "tandem, speculative": (
