@@ -22,8 +22,8 @@ FEWER = ("data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_siz
 
 ITERATION = (
     "data.train_batch_size=64",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-    "actor_rollout_ref.actor.optim.override_optimizer_config.updates_per_iteration=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    "actor_rollout_ref.actor.optim.override_optimizer_config.updates_per_iteration=2",
 )
 
 
