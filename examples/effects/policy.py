@@ -98,7 +98,7 @@ def sample(
     ended = torch.zeros(len(prompts), dtype=torch.bool)
     for _ in range(max_tokens):
         seen = model(ids, past_key_values=past, use_cache=True)
-        past, scores = seen.past_key_values, _without_padding(seen.logits[:, -1])
+        past, scores = seen.past_key_values, without_padding(seen.logits[:, -1])
         chosen = scores.argmax(-1) if greedy else torch.multinomial(scores.exp(), 1, generator=generator)[:, 0]
         log_probs.append(torch.where(ended, 0.0, scores.gather(1, chosen[:, None])[:, 0]))
         written.append(torch.where(ended, PAD, chosen))
@@ -113,10 +113,10 @@ def sample(
 def log_probs_of(model, prompts: Tensor, ids: Tensor) -> Tensor:
     """(B, T) log-probability of each response token, with gradient; meaningless where `ids` is padding."""
     logits = model(torch.cat([prompts, ids], dim=1)).logits[:, prompts.shape[1] - 1 : -1]
-    return _without_padding(logits).gather(2, ids[..., None])[..., 0]
+    return without_padding(logits).gather(2, ids[..., None])[..., 0]
 
 
-def _without_padding(logits: Tensor) -> Tensor:
+def without_padding(logits: Tensor) -> Tensor:
     """Log-probabilities with the padding token impossible: a response that wrote it would end unseen."""
     logits = logits.clone()
     logits[..., PAD] = -torch.inf
