@@ -4,6 +4,7 @@ A run is one JSONL file: its first line is what it was run with, each further li
 pictures are made from these files alone.
 """
 
+import argparse
 import json
 import math
 import os
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+Runs = list[tuple[dict[str, Any], list[dict[str, Any]]]]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,7 +49,7 @@ def _run(task: tuple[Callable[[dict], Iterable[dict]], dict, Path]) -> str:
     return str(setting["name"])
 
 
-def read_all(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def read_all(folder: Path) -> Runs:
     """(setting, records) of every run in the folder, by name.
 
     Raises:
@@ -80,3 +83,30 @@ def difference(first: dict[int, float], second: dict[int, float]) -> tuple[float
     if first.keys() != second.keys():
         raise ValueError(f"seeds differ: {sorted(first)} and {sorted(second)}")
     return mean_and_interval([first[seed] - second[seed] for seed in sorted(first)])
+
+
+def by_seed(runs: Runs, value: Callable[[list[dict]], float], **wanted: Any) -> dict[int, float]:
+    """The value of each run whose setting is as wanted, by seed."""
+    return {
+        setting["seed"]: value(records)
+        for setting, records in runs
+        if all(setting[key] == expected for key, expected in wanted.items())
+    }
+
+
+def shown(values: tuple[float, float]) -> str:
+    """Mean and half-width of the interval, with a sign."""
+    return f"{values[0]:+.1f} ± {values[1]:.1f}"
+
+
+def command_line(description: str, run: Callable[[int], None], report: Callable[[], str], draw: Callable[[], None]):
+    """`run` trains with so many workers at a time; `report` prints what `report()` returns and draws the picture."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("what", choices=["run", "report"])
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    if given.what == "run":
+        run(given.workers)
+    else:
+        print(report())
+        draw()

@@ -3,7 +3,6 @@
 `python examples/effects/serl.py run` trains what has no log yet, `report` prints the tables and draws the picture.
 """
 
-import argparse
 import itertools
 import math
 import random
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from chains import ALPHABET, RESPONSE, accuracy, answer_of, gold_of, prompts, warmed_up
 from policy import copy_of, sample
-from record import RESULTS, difference, mean_and_interval, read_all, run_all
+from record import RESULTS, Runs, by_seed, command_line, difference, mean_and_interval, read_all, run_all, shown
 from torch import Tensor
 from updates import clipped_surrogate, update
 
@@ -216,9 +215,6 @@ def run(workers: int) -> None:
     run_all(train, reported, FOLDER, workers=workers)
 
 
-Runs = list[tuple[dict, list[dict]]]
-
-
 def label_accuracy(records: Sequence[dict], *, trained: bool, first: bool = False) -> float:
     """Share of groups whose winner is right, in %: of the trained or of all voted ones, of the run or its first step.
 
@@ -231,20 +227,6 @@ def label_accuracy(records: Sequence[dict], *, trained: bool, first: bool = Fals
     ]
     total = sum(number for _, number in counts)
     return 100 * sum(right for right, _ in counts) / total if total else math.nan
-
-
-def by_seed(runs: Runs, value: Callable[[list[dict]], float], **wanted: str) -> dict[int, float]:
-    """The value of each run whose setting is as wanted, by seed."""
-    return {
-        setting["seed"]: value(records)
-        for setting, records in runs
-        if all(setting[key] == expected for key, expected in wanted.items())
-    }
-
-
-def shown(values: tuple[float, float]) -> str:
-    """Mean and half-width of the interval, with a sign."""
-    return f"{values[0]:+.1f} ± {values[1]:.1f}"
 
 
 def ladder_table(runs: Runs) -> str:
@@ -451,18 +433,5 @@ def draw_picture(runs: Runs) -> None:
     figure.savefig(RESULTS / "serl.png", dpi=110)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["run", "report"])
-    parser.add_argument("--workers", type=int, default=1)
-    given = parser.parse_args(arguments)
-    if given.what == "run":
-        run(given.workers)
-    else:
-        print(report())
-        draw_picture(read_all(FOLDER))
-
-
 if __name__ == "__main__":
-    main()
+    command_line(__doc__, run, report, lambda: draw_picture(read_all(FOLDER)))

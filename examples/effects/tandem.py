@@ -3,7 +3,6 @@
 `python examples/effects/tandem.py run` trains what has no log yet, `report` prints the tables and draws the picture.
 """
 
-import argparse
 import dataclasses
 import functools
 import re
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from policy import Responses, copy_of, log_probs_of, make_model, sample, warm_up
 from readability import evaluate
-from record import RESULTS, difference, mean_and_interval, read_all, run_all
+from record import RESULTS, command_line, difference, mean_and_interval, read_all, run_all
 from two_styles import (
     ALPHABET,
     JUNIOR,
@@ -339,17 +338,5 @@ def draw() -> None:
     figure.savefig(RESULTS / "tandem.png", dpi=80)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["run", "report"])
-    parser.add_argument("--workers", type=int, default=1)
-    arguments = parser.parse_args()
-    if arguments.what == "run":
-        run(arguments.workers)
-    else:
-        print(report())
-        draw()
-
-
 if __name__ == "__main__":
-    main()
+    command_line(__doc__, run, report, draw)
