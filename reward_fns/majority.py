@@ -42,6 +42,8 @@ class Vote:
         abstained: number of responses without a usable answer.
         answers: what was read from each response; "" for an abstention.
         reason: why nothing won: `no_answers`, `too_few` or `tie`; "" when something did.
+        classes: number of each response's class of equal answers, in the order in which they appear; None for an
+            abstention.
     """
 
     rewards: tuple[float, ...]
@@ -52,6 +54,7 @@ class Vote:
     abstained: int
     answers: tuple[str, ...] = ()
     reason: str = ""
+    classes: tuple[int | None, ...] = ()
 
     @property
     def decided(self) -> bool:
@@ -138,6 +141,7 @@ def _count(labels: list[str | None], answers: list[str], min_answers: int, ties:
     else:
         reason = "tie" if len(leaders) > 1 and ties == "undecided" else ""
     won = leaders[0] if leaders and not reason else None
+    numbers = {label: number for number, label in enumerate(sizes)}
     return Vote(
         rewards=tuple(float(won is not None and label == won) for label in labels),
         winner=None if won is None else labels.index(won),
@@ -147,6 +151,7 @@ def _count(labels: list[str | None], answers: list[str], min_answers: int, ties:
         abstained=len(labels) - answered,
         answers=tuple(answer if label is not None else "" for answer, label in zip(answers, labels, strict=True)),
         reason=reason,
+        classes=tuple(None if label is None else numbers[label] for label in labels),
     )
 
 
@@ -251,7 +256,9 @@ def _reference_vote(texts: list[str], pool: Pool) -> Vote:
     winner = counts.index(max(counts))
     rewards = tuple(float(equal) for equal in matrix[winner])
     # Classes of a relation that need not be transitive: each text belongs with the earliest text it equals.
-    sizes = Counter(row.index(True) for row in matrix)
+    earliest = [row.index(True) for row in matrix]
+    sizes = Counter(earliest)
+    numbers = {first: number for number, first in enumerate(sizes)}
     shares = [size / len(texts) for size in sizes.values()]
     return Vote(
         rewards=rewards,
@@ -261,6 +268,7 @@ def _reference_vote(texts: list[str], pool: Pool) -> Vote:
         n_classes=len(sizes),
         abstained=0,
         answers=tuple(texts),
+        classes=tuple(numbers[first] for first in earliest),
     )
 
 

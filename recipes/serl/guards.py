@@ -26,7 +26,7 @@ def check_serl_config(config: DictConfig) -> None:
     _check_trainer(config)
     check_resources(config)
     _check_hook(config, settings)
-    _check_estimator(config)
+    _check_estimator(config, settings)
     _check_sizes(config, settings)
     if settings.variant == "self_instruct":
         _check_self_instruction(settings)
@@ -56,25 +56,43 @@ def _check_hook(config: DictConfig, settings: SerlSettings) -> None:
         )
 
 
-def _check_estimator(config: DictConfig) -> None:
-    algorithm = config.algorithm
+def _check_estimator(config: DictConfig, settings: SerlSettings) -> None:
+    algorithm, vote = config.algorithm, settings.vote
     require(config, "algorithm.adv_estimator", *ESTIMATORS, why="SeRL has no such estimator")
     if algorithm.adv_estimator == "serl_grpo":
         require_off(config, "algorithm.use_kl_in_reward", why="SeRL's GRPO takes its KL penalty in the loss")
     if algorithm.adv_estimator == "serl_rloo":
         require(config, "algorithm.gamma", 1, why="SeRL's RLOO does not discount")
 
+    if (vote.rule == "restrain") != (algorithm.adv_estimator == "serl_given"):
+        raise ConfigError(
+            "serl.vote.rule=restrain makes advantages, which algorithm.adv_estimator=serl_given takes as they are: set "
+            f"both by estimator=restrain, found {vote.rule} and {algorithm.adv_estimator}"
+        )
+    if algorithm.adv_estimator == "serl_given":
+        require_off(config, "algorithm.use_kl_in_reward", why="RESTRAIN's advantages are no rewards")
+        require(config, "serl.variant", "self_instruct", "majority", why="RESTRAIN's advantages come from the vote")
+    if vote.flip_weights:
+        require(config, "serl.variant", "majority", why="labels flip between visits of a prompt, which returns there")
+        require(config, "serl.vote.convention", "default", why="the original's vote reads no answer to compare")
+
 
 def _check_sizes(config: DictConfig, settings: SerlSettings) -> None:
     rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
     if rollout.n < 2:
         raise ConfigError(f"a vote needs actor_rollout_ref.rollout.n of at least 2, found {rollout.n}")
-    if data.train_batch_size % actor.ppo_mini_batch_size:
+    trained, rows = settings.trained_of(rollout.n), actor.ppo_mini_batch_size * rollout.n
+    if trained == rollout.n and data.train_batch_size % actor.ppo_mini_batch_size:
         raise ConfigError(
             f"data.train_batch_size={data.train_batch_size} must be a multiple of "
             f"actor_rollout_ref.actor.ppo_mini_batch_size={actor.ppo_mini_batch_size}"
         )
-    rows = actor.ppo_mini_batch_size * rollout.n
+    if rows % trained or data.train_batch_size * trained % rows:
+        raise ConfigError(
+            f"an update takes actor_rollout_ref.actor.ppo_mini_batch_size x rollout.n = {rows} rows: it must be a "
+            f"multiple of the {trained} answers of a prompt that train (serl.vote.trained_share), and divide the "
+            f"{data.train_batch_size * trained} rows that data.train_batch_size={data.train_batch_size} prompts give"
+        )
     for key in ("rollout", "ref"):
         node = config.actor_rollout_ref[key]
         micro = node.log_prob_micro_batch_size_per_gpu

@@ -1,6 +1,8 @@
 """Judge a round's responses by vote or by label: groups to train on, and what leaves for which reason."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from recipes.common import groups as responses
 from recipes.common.groups import GroupHook, Settlement, settle
@@ -26,7 +28,8 @@ def judge_by_vote(
     """Vote on every group that has all its `n` responses; `instructions` are the prompts of the round by uid.
 
     The vote replaces whatever the reward function said. Where it knew a gold answer (labelled rows of a dataset), its
-    verdict on the winner becomes `label_correct`. `on_vote` sees every vote that could be counted.
+    verdict on the winner becomes `label_correct`. `on_vote` sees every vote that could be counted. All answers vote;
+    those that `settings.trained_share` leaves out, the last ones of each group, are dropped.
 
     Raises:
         BudgetSpent: more responses failed, or could not be compared, than the budget allows.
@@ -42,18 +45,42 @@ def judge_by_vote(
             convention=settings.convention,
             ties=settings.ties,
             question_in_text=settings.question_in_text,
+            rule=settings.rule,
+            least=settings.restrain_least,
+            penalty=settings.restrain_penalty,
         )
         if vote is not None:
             on_vote(vote)
-        if vote is None or vote.winner is None:
+        if vote is None or group.drop is not None:
             _leave(judged, instruction, group, group.drop or "")
             continue
-        label = _label(group.samples[vote.winner].judged) if instruction.origin == "dataset" else None
-        # The original's rule votes on whole texts; only the default one reads an answer out of them.
-        answer = vote.answers[vote.winner] if settings.convention == "default" else None
-        agreement = sum(vote.rewards) / n
+        label = answer = None
+        if vote.winner is not None:
+            label = _label(group.samples[vote.winner].judged) if instruction.origin == "dataset" else None
+            # The original's rule votes on whole texts; only the default one reads an answer out of them.
+            answer = vote.answers[vote.winner] if settings.convention == "default" else None
+        # The winner's own row counts under the original's rule, whose equality is not transitive.
+        agreement = sum(vote.rewards) / n if vote.decided else vote.agreement
         judged.groups.append(Group(instruction, agreement, vote.entropy, label, answer, handle=uid))
-    return judged, _settle(groups, faults, expected=len(instructions) * n, min_group=n)
+    settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=n)
+    return judged, first_responses(settlement, settings.trained_of(n))
+
+
+def first_responses(settlement: Settlement, number: int) -> Settlement:
+    """Keep the first `number` responses of each prompt, in the order of their sessions; the others are dropped."""
+    seen: Counter[str] = Counter()
+    surplus = set()
+    for key in sorted(settlement.kept, key=responses.session_of):
+        seen[responses.uid_of(key)] += 1
+        if seen[responses.uid_of(key)] > number:
+            surplus.add(key)
+    return replace(
+        settlement,
+        kept=[key for key in settlement.kept if key not in surplus],
+        dropped=[*settlement.dropped, *(key for key in settlement.kept if key in surplus)],
+        rewards={key: reward for key, reward in settlement.rewards.items() if key not in surplus},
+        changed={key: reward for key, reward in settlement.changed.items() if key not in surplus},
+    )
 
 
 def judge_by_label(

@@ -6,12 +6,12 @@ set -euo pipefail
 SCALE=${SCALE:?a file of config/scale}
 MODEL_PATH=${MODEL_PATH:?a model folder or hub id}
 SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.parquet, train.parquet, val.parquet
-VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
-ESTIMATOR=${ESTIMATOR:-reinforce_pp}                    # reinforce_pp | rloo | grpo
+VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ttrl | ground_truth
+ESTIMATOR=${ESTIMATOR:-$([[ $VARIANT == ttrl ]] && echo grpo || echo reinforce_pp)}    # reinforce_pp | rloo | grpo | restrain
 CONVENTION=${CONVENTION:-default}                       # default | reference
 RESOURCES=${RESOURCES:-colocated}                       # colocated | split: rollouts on GPUs of their own
 INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
-ITERATIONS=${ITERATIONS:-1}
+ITERATIONS=${ITERATIONS:-}                              # empty: one, or the epochs of VARIANT=ttrl
 ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
 TP=${TP:-1}
 GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=split
@@ -36,7 +36,7 @@ exec python3 -m recipes.serl.main scale="${SCALE}" variant="${VARIANT}" estimato
   ${ROLLOUT_NGPUS:+actor_rollout_ref.rollout.n_gpus_per_node="${ROLLOUT_NGPUS}"} \
   ${ROLLOUT_NNODES:+actor_rollout_ref.rollout.nnodes="${ROLLOUT_NNODES}"} \
   ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
-  serl.iterations="${ITERATIONS}" \
+  ${ITERATIONS:+serl.iterations="${ITERATIONS}"} \
   actor_rollout_ref.model.path="${MODEL_PATH}" \
   actor_rollout_ref.rollout.name="${ROLLOUT}" \
   actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH}" \

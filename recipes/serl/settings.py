@@ -9,6 +9,7 @@ from pydantic import Field
 from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, read
 from recipes.errors import ConfigError
 from recipes.serl.difficulty import check_bounds
+from recipes.serl.voting import Rule
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,43 @@ class VoteSettings:
         convention: `default`, or `reference` for the original's pairwise matrix.
         ties: `undecided` drops a group whose vote is tied; `earliest` lets the answer sampled first win.
         question_in_text: vote on question and response together, as the original.
+        rule: `majority` rewards the winning answer; `restrain` gives the advantages of RESTRAIN (`estimator=restrain`).
+        restrain_least: answers of a group that must agree for any label to be believed.
+        restrain_penalty: subtracted from every response of a group without such a label.
+        trained_share: share of a group's answers that train, the first ones; all of them vote. TTRL: 0.5.
+        flip_weights: weight a prompt's advantages by how its label changed between visits (TTRL-Guard's FRS).
         alarm_window: votes that the collapse alarm looks back on.
         alarm_agreement: their mean agreement from which the model may have collapsed to one answer.
         alarm_same_answer: share of them won by one and the same answer from which it may have.
+        alarm_stops_after: the run ends when the alarm stood for so many steps in a row; null: it is only reported.
     """
 
     convention: Literal["default", "reference"] = "default"
     ties: Literal["undecided", "earliest"] = "undecided"
     question_in_text: bool = False
+    rule: Rule = "majority"
+    restrain_least: Count = 3
+    restrain_penalty: NonNegative = 1.0
+    trained_share: PositiveShare = 1.0
+    flip_weights: bool = False
     alarm_window: Count = 64
     alarm_agreement: PositiveShare = 0.95
     alarm_same_answer: PositiveShare = 0.5
+    alarm_stops_after: Count | None = None
+
+    def trained_of(self, n: int) -> int:
+        """How many of `n` answers train.
+
+        Raises:
+            ConfigError: that is no whole number, or fewer than two.
+        """
+        trained = round(n * self.trained_share)
+        if trained < 2 or abs(trained - n * self.trained_share) > 1e-9:
+            raise ConfigError(
+                f"serl.vote.trained_share={self.trained_share:g} of {n} answers is {n * self.trained_share:g}: "
+                "choose a share that makes it a whole number of at least 2"
+            )
+        return trained
 
 
 @dataclass(frozen=True)
@@ -96,7 +123,8 @@ class SerlSettings:
         answer_template: what is asked, with `{question}` in the place of the instruction.
         rng_seed: seed of every draw of this recipe.
         reward_difficulty_bounds: agreement of the groups to train on (`--reward_difficulty_bounds`).
-        instructions_num_per_iteration: trained prompts of an iteration (`--instructions_num_per_iteration`).
+        instructions_num_per_iteration: trained prompts of an iteration (`--instructions_num_per_iteration`); null for
+            as many as the training data has rows.
         iterations: iterations of a run.
         step_slack: a run may take so many times its steps when steps train fewer prompts.
         statistics: take advantage statistics `before` the difficulty filter, as the original, or `after`.
@@ -111,7 +139,7 @@ class SerlSettings:
     answer_template: str = "{question}"
     rng_seed: int = 42
     reward_difficulty_bounds: tuple[float, float] = (0.2, 0.8)
-    instructions_num_per_iteration: Count = 2000
+    instructions_num_per_iteration: Count | None = 2000
     iterations: Count = 1
     step_slack: Annotated[float, Field(ge=1)] = 1.0
     statistics: Literal["before", "after"] = "before"
@@ -127,12 +155,21 @@ class SerlSettings:
                 "serl.seeds is not set; give a jsonl or parquet file of seed questions (recipes.serl.seeds.prepare "
                 "writes it)"
             )
+        if self.variant == "self_instruct" and self.instructions_num_per_iteration is None:
+            raise ConfigError(
+                "serl.instructions_num_per_iteration=null takes the rows of a dataset; set a number with "
+                "variant=self_instruct, which writes its prompts"
+            )
         if "{question}" not in self.answer_template:
             raise ConfigError(f"serl.answer_template must contain {{question}}, found {self.answer_template!r}")
         try:
             check_bounds(*self.reward_difficulty_bounds)
         except ValueError as error:
             raise ConfigError(f"serl.reward_difficulty_bounds: {error}") from error
+
+    def trained_of(self, n: int) -> int:
+        """How many of the `n` answers to a prompt train; with labels all of them."""
+        return n if self.variant == "ground_truth" else self.vote.trained_of(n)
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any] | None) -> "SerlSettings":

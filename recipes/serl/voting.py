@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from recipes.common.groups import Group, Sample
+from recipes.serl.pseudo_labels import restrain_advantages
 from reward_fns.errors import SkipError
 from reward_fns.majority import Vote, majority_vote
-from reward_fns.result import Skip
+from reward_fns.result import Score, Skip
 
 Convention = Literal["default", "reference"]
 Ties = Literal["undecided", "earliest"]
+Rule = Literal["majority", "restrain"]
 
 
 def majority_reward(
@@ -31,12 +33,24 @@ def majority_reward(
     return {"vote/decided": sum(vote is not None and vote.decided for vote in votes) / max(1, len(votes))}
 
 
-def vote_on_group(group: Group, *, convention: Convention, ties: Ties, question_in_text: bool) -> Vote | None:
+def vote_on_group(
+    group: Group,
+    *,
+    convention: Convention,
+    ties: Ties,
+    question_in_text: bool,
+    rule: Rule = "majority",
+    least: int = 3,
+    penalty: float = 1.0,
+) -> Vote | None:
     """Vote, and write 1 or 0 as the result of each sample (SeRL code, `math_verify_maj_reward.py`).
 
     Samples come in the order of their sessions, for the rules that ask which was sampled first. Without a winner there
     is no label, hence no reward: the group gets `drop`, its results stay. When the workers that compare answers fail
     it also gets Skips, which count against the failure budget, and the vote is `None`.
+
+    With `rule="restrain"` the results are the advantages of `restrain_advantages` with `least` and `penalty`, with or
+    without a winner.
     """
     texts = [_text(sample, question_in_text) for sample in group.samples]
     try:
@@ -46,6 +60,11 @@ def vote_on_group(group: Group, *, convention: Convention, ties: Ties, question_
         for sample in group.samples:
             sample.result = Skip(f"vote_failed: {error}")
         return None
+    if rule == "restrain":
+        advantages = restrain_advantages(vote.classes, least=least, penalty=penalty)
+        for sample, advantage, answer in zip(group.samples, advantages, vote.answers, strict=True):
+            sample.result = Score(advantage, "" if advantage > 0 else "minority" if answer else "abstained", answer)
+        return vote
     if not vote.decided:
         group.drop = f"vote_{vote.reason}"
         return vote

@@ -76,6 +76,12 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
     "tandem, kl": ("tandem", ("preset=kl", *FEWER), (*EVERY, *SHARE)),
     "serl, self-instruct": ("serl", ("variant=self_instruct",), SERL),
     "serl, majority": ("serl", ("variant=majority",), SERL),
+    "serl, ttrl": (
+        "serl",
+        ("variant=ttrl", "estimator=grpo", "data.train_batch_size=16", "serl.vote.flip_weights=true"),
+        (*SERL, *near("serl/vote/flip_weight", 1.0, 0.0)),
+    ),
+    "serl, restrain": ("serl", ("variant=majority", "estimator=restrain"), SERL),
     "serl, ground truth, grpo": ("serl", ("variant=ground_truth", "estimator=grpo"), SERL),
     "serl, ground truth, rloo": ("serl", ("variant=ground_truth", "estimator=rloo"), SERL),
     "pasodoble, online": ("pasodoble", ("variant=online", "pasodoble.rounds_per_step=5"), ROLES),

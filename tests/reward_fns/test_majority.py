@@ -280,3 +280,10 @@ def test_collapse_is_noticed():
 def test_a_vote_is_a_value():
     assert Vote((), None, 0.0, 0.0, 0, 0) == Vote((), None, 0.0, 0.0, 0, 0)
     assert shared_pool() is shared_pool()
+
+
+def test_classes_number_the_answers_in_the_order_in_which_they_appear():
+    vote = majority_vote(["\\boxed{1/2}", "I see nothing", "\\boxed{7}", "\\boxed{0.5}", "\\boxed{8}"])
+    assert vote.classes == (0, None, 1, 0, 2) and vote.n_classes == 3
+    matrix = majority_vote(["$7$", "$8$", "$7.0$"], convention="reference")
+    assert matrix.classes == (0, 1, 0)

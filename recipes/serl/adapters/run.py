@@ -25,6 +25,10 @@ class RunStalled(RunError):
     """Too many steps in a row found nothing to train on."""
 
 
+class RunCollapsed(RunError):
+    """The votes look like those of a model that answers everything alike."""
+
+
 class SerlRun(SplitRollout, GroupedTrainer):
     """Length, checkpoint state and end of a run; a subclass gives the source of prompts and the step."""
 
@@ -36,6 +40,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self.settings = SerlSettings.from_mapping(config.serl)
         self.trained_prompts = 0
         self.skipped_steps = 0
+        self.alarmed_steps = 0
         self.stepped = False
         vote = self.settings.vote
         self.alarm = CollapseAlarm(vote.alarm_window, vote.alarm_agreement, vote.alarm_same_answer)
@@ -54,7 +59,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
         config, settings = self.config, self.settings
         actor, trainer = config.actor_rollout_ref.actor, config.trainer
         self.schedule = Schedule(
-            instructions_num_per_iteration=settings.instructions_num_per_iteration,
+            instructions_num_per_iteration=settings.instructions_num_per_iteration or rows,
             iterations=settings.iterations,
             prompts_per_step=config.data.train_batch_size,
             step_slack=settings.step_slack,
@@ -75,6 +80,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
             "journal": self.journal.sync(),
             "trained_prompts": self.trained_prompts,
             "skipped_steps": self.skipped_steps,
+            "alarmed_steps": self.alarmed_steps,
             "alarm": self.alarm.state_dict(),
             "labels": self.labels.state_dict(),
         }
@@ -91,6 +97,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self.source.load_state_dict(content["source"])
         self._set_journal_back(content["journal"])
         self.trained_prompts, self.skipped_steps = content["trained_prompts"], content["skipped_steps"]
+        self.alarmed_steps = content.get("alarmed_steps", 0)
         self.alarm.load_state_dict(content["alarm"])
         self.labels.load_state_dict(content["labels"])
         self._end_when_finished()
@@ -105,10 +112,12 @@ class SerlRun(SplitRollout, GroupedTrainer):
 
         Raises:
             RunStalled: more steps in a row than `serl.limits.max_skipped_steps` trained nothing.
+            RunCollapsed: the alarm stood for `serl.vote.alarm_stops_after` steps in a row.
         """
         step, trained = self.global_steps, len(collection.trained)
         self.trained_prompts += trained
         self.skipped_steps = 0 if trained else self.skipped_steps + 1
+        self.alarmed_steps = self.alarmed_steps + 1 if self.alarm_reason else 0
         metrics.update(vote_metrics(collection.groups, collection.trained))
         metrics.update(self.labels.observe(collection.groups))
         metrics.update({f"serl/instructions/{name}": n for name, n in self.source.take_counts().items()})
@@ -134,6 +143,13 @@ class SerlRun(SplitRollout, GroupedTrainer):
             raise RunStalled(
                 f"{self.skipped_steps} steps in a row trained nothing, more than serl.limits.max_skipped_steps="
                 f"{self.settings.limits.max_skipped_steps}. The last one: {collection.reason}"
+            )
+        stops_after = self.settings.vote.alarm_stops_after
+        if stops_after is not None and self.alarmed_steps >= stops_after:
+            raise RunCollapsed(
+                f"step {step}: {self.alarm_reason}, for the {self.alarmed_steps}. step in a row "
+                f"(serl.vote.alarm_stops_after={stops_after}). The last checkpoint stands; choose one from before the "
+                "first alarm (serl/collapse_alarm in the log)"
             )
         self._end_when_finished()
 

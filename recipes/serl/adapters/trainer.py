@@ -78,6 +78,7 @@ class SerlTrainer(SerlRun):
         timing_raw["serl_driver"] = timing_raw["collect"] - engine
         metrics.update(collection.metrics)
         self.account(collection, metrics)
+        self.flip_weights = self.labels.weights(collection.trained) if self.settings.vote.flip_weights else {}
         return self._train(collection, metrics, timing_raw)
 
     def _collect(self, n_prompts: int) -> Collection:
@@ -175,8 +176,19 @@ class SerlTrainer(SerlRun):
             reset_padding(batch)
         else:
             batch = self._with_advantages(batch, metrics, timing_raw)
+        batch = self._weigh(batch, metrics)
         with marked_timer("update_actor", timing_raw, color="red"):
             return self._update_actor(batch, metrics=metrics)
+
+    def _weigh(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Multiply the advantages of each prompt by what the changes of its label say."""
+        weights = self.flip_weights
+        if not weights:
+            return batch
+        metrics["serl/vote/flip_weight"] = sum(weights.values()) / len(weights)
+        rows = data_plane.read(batch, "advantages")["advantages"]
+        weighed = [row * weights.get(data_plane.uid_of(key), 1.0) for key, row in zip(batch.keys, rows, strict=True)]
+        return data_plane.write(batch, {"advantages": weighed})
 
     def _with_advantages(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         batch = self._balance_batch(batch, metrics=metrics)
@@ -202,14 +214,14 @@ class SerlTrainer(SerlRun):
     def _statistics_before_filter(self) -> bool:
         """Whether dropped groups take part in the advantages of the others; per-group estimators cannot tell."""
         algorithm = self.config.algorithm
-        per_group = algorithm.adv_estimator in ("serl_grpo", "grpo") and not algorithm.use_kl_in_reward
+        per_group = algorithm.adv_estimator in ("serl_grpo", "serl_given", "grpo") and not algorithm.use_kl_in_reward
         return self.settings.statistics == "before" and not per_group
 
     def _prompts_per_update(self) -> int:
         """Count the prompts that fill whole mini-batches on every rank."""
-        n = self.config.actor_rollout_ref.rollout.n
+        trained = self.settings.trained_of(self.config.actor_rollout_ref.rollout.n)
         ranks = max(self._actor_ranks()) + 1
-        return math.lcm(self._get_required_batch_multiple(ranks), n) // n
+        return math.lcm(self._get_required_batch_multiple(ranks), trained) // trained
 
     def _actor_ranks(self) -> list[int]:
         group = self.actor_rollout_wg

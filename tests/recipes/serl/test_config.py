@@ -17,9 +17,10 @@ from recipes.serl.adapters.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.schedule import Schedule
 from recipes.serl.seeds.prepare import ANSWER_TEMPLATE
+from recipes.serl.settings import SerlSettings
 
-VARIANTS = ("self_instruct", "majority", "ground_truth")
-ESTIMATORS = ("reinforce_pp", "rloo", "grpo")
+VARIANTS = ("self_instruct", "majority", "ground_truth", "ttrl")
+ESTIMATORS = ("reinforce_pp", "rloo", "grpo", "restrain")
 CONVENTIONS = ("default", "reference")
 SCALES = ("toy", "llama3_2_3b", "qwen2_5_7b", "qwen3_4b")
 ROOM = Path(__file__).resolve().parents[3] / "recipes" / "serl"
@@ -51,10 +52,15 @@ def changed(base, seeds, changes):
     return config
 
 
-COMBINATIONS = list(itertools.product(VARIANTS, ESTIMATORS, CONVENTIONS, SCALES))
+COMBINATIONS = [
+    groups
+    for groups in itertools.product(VARIANTS, ESTIMATORS, CONVENTIONS, SCALES)
+    if groups[:2] != ("ground_truth", "restrain")  # it needs the vote
+]
 # Every pair of scale and variant, estimator or convention occurs in these.
 FEW = [
-    (VARIANTS[i % 3], ESTIMATORS[(i + i // 4) % 3], CONVENTIONS[i % 2 ^ i // 4 % 2], SCALES[i % 4]) for i in range(12)
+    (VARIANTS[(i + i // 4) % 4], ESTIMATORS[(i // 4) % 4], CONVENTIONS[i % 2 ^ i // 4 % 2], SCALES[i % 4])
+    for i in range(16)
 ]
 
 
@@ -114,6 +120,12 @@ def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
         ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "sync_refill_failed_groups=false"),
         ({"actor_rollout_ref.rollout.n": 1}, "rollout.n of at least 2"),
         ({"actor_rollout_ref.actor.ppo_mini_batch_size": 3}, "multiple of"),
+        ({"serl.vote.trained_share": 0.3}, "serl.vote.trained_share=0.3 of 16 answers is 4.8"),
+        ({"serl.vote.trained_share": 0.625}, "multiple of the 10 answers"),
+        ({"serl.vote.trained_share": 0.5, "actor_rollout_ref.actor.ppo_mini_batch_size": 16}, "divide the 128 rows"),
+        ({"serl.vote.rule": "restrain"}, "set both by estimator=restrain, found restrain and serl_reinforce_pp"),
+        ({"algorithm.adv_estimator": "serl_given"}, "set both by estimator=restrain, found majority and serl_given"),
+        ({"serl.vote.flip_weights": True}, "serl.variant=majority, found self_instruct"),
         (
             {
                 "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": False,
@@ -203,7 +215,6 @@ def test_every_step_trains_at_a_rate_above_zero_that_never_rises_after_the_warm_
 def trainer_with(config, rows):
     """A trainer of `variant=majority` that has opened a dataset of so many rows."""
     from recipes.serl.adapters.trainer import SerlTrainer
-    from recipes.serl.settings import SerlSettings
 
     made = SerlTrainer.__new__(SerlTrainer)
     OmegaConf.update(config, "trainer.total_epochs", 1)
@@ -265,3 +276,24 @@ def test_launchers_hand_over_keys_that_exist(script, resources, seeds, tmp_path)
     choose_backend(config)
     check_serl_config(config)
     assert (config.trainer.n_gpus_per_node, rollout_devices(config)) == ((2, 6) if knobs else (8, 0))
+
+
+def test_ttrl_has_its_constants_and_trains_every_row_in_every_epoch(seeds):
+    config = composed(seeds, "variant=ttrl", "estimator=grpo")
+    settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.n, settings.trained_of(rollout.n), config.data.train_batch_size) == (64, 32, 8)
+    assert settings.reward_difficulty_bounds == (0.0, 1.0) and settings.iterations == config.trainer.total_epochs
+    assert config.algorithm.adv_estimator == "serl_grpo"
+    with pytest.raises(ConfigError, match="serl.variant=self_instruct or majority"):
+        check_serl_config(composed(seeds, "variant=ground_truth", "estimator=restrain"))
+
+
+def test_an_iteration_without_a_number_is_the_dataset(base):
+    made = trainer_with(base.copy(), 30)
+    made.settings = SerlSettings(variant="majority", instructions_num_per_iteration=None, iterations=2)
+    OmegaConf.update(made.config, "trainer.total_epochs", 2)
+    OmegaConf.update(made.config, "trainer.total_training_steps", None)
+    made.set_length(30)
+    assert made.schedule.total_prompts == 60 and made.total_training_steps == 4
+    assert [made.schedule.iteration(trained) for trained in (0, 29, 30, 60)] == [1, 1, 2, 2]

@@ -7,7 +7,7 @@ import pytest
 from recipes.common.groups import Group, Sample, settle
 from recipes.common.reward_faults import RewardFaults
 from recipes.serl import voting
-from recipes.serl.judging import judge_by_label, judge_by_vote, labelled_samples
+from recipes.serl.judging import first_responses, judge_by_label, judge_by_vote, labelled_samples
 from recipes.serl.pool import Instruction
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import majority_reward
@@ -195,3 +195,40 @@ def test_the_vote_is_a_hook_that_any_job_can_name():
     settlement = settle(groups, FailureBudget(), expected=8, min_group=2)
     assert settlement.rewards == {"a_0_0": 1.0, "a_1_0": 1.0, "a_2_0": 0.0, "a_3_0": 1.0}
     assert settlement.metrics["groups/dropped_by_hook"] == 1
+
+
+def test_all_answers_vote_and_the_first_ones_train():
+    """The majority of four is 5; of the two that train alone it would be a tie."""
+    judged, settlement = vote([group("a", "3555")], prompts("a"), trained_share=0.5)
+    assert judged.groups[0].answer == "5" and judged.groups[0].agreement == 0.75
+    assert settlement.kept == ["a_0_0", "a_1_0"] and sorted(settlement.dropped) == ["a_2_0", "a_3_0"]
+    assert settlement.rewards == {"a_0_0": 0.0, "a_1_0": 1.0}
+    assert set(settlement.changed) <= set(settlement.kept)
+
+
+def test_the_first_responses_are_those_of_the_first_sessions_whatever_the_order_of_the_rows():
+    keys = [f"u_{session}_0" for session in (10, 2, 0, 9)] + ["other_1_0", "other_0_0"]
+    rows = settle(
+        [Group("u", [Sample(key, "", Score(1.0), 1, {}) for key in keys])], FailureBudget(), expected=6, min_group=2
+    )
+    first = first_responses(rows, 2)
+    assert first.kept == ["u_2_0", "u_0_0", "other_1_0", "other_0_0"]
+    assert sorted(first.dropped) == ["u_10_0", "u_9_0"]
+
+
+def test_restrain_trains_groups_without_a_winner_too():
+    judged, settlement = vote(
+        [group("a", "3353"), group("tied", "3355"), group("none", ["no answer here"] * 4)],
+        prompts("a", "tied", "none"),
+        rule="restrain",
+        restrain_least=2,
+    )
+    assert [(g.handle, g.answer, g.agreement) for g in judged.groups] == [
+        ("a", "3", 0.75),
+        ("tied", None, 0.5),
+        ("none", None, 0.0),
+    ]
+    rewards = settlement.rewards
+    assert rewards["a_0_0"] == rewards["a_1_0"] == rewards["a_3_0"] > 0 > rewards["a_2_0"]
+    assert [rewards[f"tied_{i}_0"] for i in range(4)] == pytest.approx([0.0] * 4)
+    assert [rewards[f"none_{i}_0"] for i in range(4)] == [-1.0] * 4

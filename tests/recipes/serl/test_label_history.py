@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
+
 from recipes.serl.collection import Group
-from recipes.serl.label_history import LabelHistory
+from recipes.serl.label_history import LabelHistory, Visits, flip_weight
 from recipes.serl.pool import Instruction
 
 
@@ -37,3 +39,62 @@ def test_a_restored_history_goes_on():
     history.observe(step((0, "1"), (3, "2")))
     restored.load_state_dict(json.loads(json.dumps(history.state_dict())))
     assert restored.observe(step((0, "2"), (3, "2"))) == {"serl/vote/flip_rate": 0.5, "serl/vote/revisited": 2}
+
+
+@pytest.mark.parametrize(
+    ("labels", "shares", "weight"),
+    [
+        (["1", "2"], [0.5, 0.75], 0.35),
+        (["1", "2"], [0.5, 0.5], 0.5),
+        (["1", "1"], [0.5, 0.75], 1.0),
+        (["1"] * 5, [0.8] * 5, 0.85),
+        (["1"] * 4, [0.8] * 4, 1.0),
+        (["1"] * 5, [0.6] * 5, 1.0),
+        (["2", *["1"] * 5], [0.8] * 6, 1.0),
+        (["1"] * 6, [0.1, *[0.8] * 5], 0.85),
+    ],
+)
+def test_the_worked_weights(labels, shares, weight):
+    visits = Visits()
+    for label, share in zip(labels, shares, strict=True):
+        visits.add(label, share)
+    assert flip_weight(visits) == pytest.approx(weight)
+
+
+def visit(history, label, share):
+    group = Group(Instruction(4, "?", "dataset"), share, answer=label, handle="u")
+    history.observe([group])
+    return history.weights([group])["u"]
+
+
+def test_a_prompt_that_never_flips_is_lowered_five_times_also_across_a_checkpoint():
+    history = LabelHistory()
+    weights = [visit(history, "7", 0.9) for _ in range(7)]
+    restored = LabelHistory()
+    restored.load_state_dict(json.loads(json.dumps(history.state_dict())))
+    weights += [visit(restored, "7", 0.9) for _ in range(5)]
+    assert weights == [1.0] * 4 + [0.85] * 5 + [1.0] * 3
+
+
+def test_visits_older_than_twenty_are_forgotten():
+    history = LabelHistory()
+    for _ in range(30):
+        visit(history, "7", 0.2)
+    ((_, labels, shares, _),) = history.state_dict()
+    assert len(labels) == len(shares) == 20
+
+
+def test_groups_without_a_label_weigh_one():
+    history = LabelHistory()
+    groups = [
+        Group(Instruction(0, "?", "generated"), 0.9, answer="1", handle="a"),
+        Group(Instruction(1, "?", "dataset"), 0.9, answer=None, handle="b"),
+    ]
+    history.observe(groups)
+    assert history.weights(groups) == {"a": 1.0, "b": 1.0}
+
+
+def test_a_state_with_the_last_label_alone_can_be_read():
+    history = LabelHistory()
+    history.load_state_dict([[4, "7"]])
+    assert visit(history, "8", 0.9) == pytest.approx(0.35)

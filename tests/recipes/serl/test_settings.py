@@ -56,6 +56,10 @@ def test_nested_values_are_read_and_whole_numbers_are_numbers():
         ({"vote": {"convention": "serl"}}, "serl.vote.convention must be 'default' or 'reference'"),
         ({"statistics": "none"}, "serl.statistics"),
         ({"limits": {"max_rounds": 0}}, "serl.limits.max_rounds"),
+        ({"vote": {"rule": "scrl"}}, "serl.vote.rule must be 'majority' or 'restrain'"),
+        ({"vote": {"trained_share": 0}}, "serl.vote.trained_share must be greater than 0"),
+        ({"vote": {"alarm_stops_after": 0}}, "serl.vote.alarm_stops_after must be greater than or equal to 1"),
+        ({"instructions_num_per_iteration": None}, "null takes the rows of a dataset"),
     ],
 )
 def test_bad_blocks_are_refused_with_the_key(block, message):
@@ -65,3 +69,19 @@ def test_bad_blocks_are_refused_with_the_key(block, message):
 
 def test_only_self_instruction_needs_seeds():
     assert SerlSettings.from_mapping({"variant": "majority"}).seeds is None
+
+
+@pytest.mark.parametrize(("share", "n", "trained"), [(0.5, 64, 32), (1.0, 3, 3), (0.1, 30, 3), (1 / 3, 9, 3)])
+def test_the_answers_that_train_are_a_whole_number(share, n, trained):
+    assert SerlSettings.from_mapping({**LEAST, "vote": {"trained_share": share}}).trained_of(n) == trained
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.5, 5), (0.5, 2), (0.3, 4)])
+def test_a_share_that_is_no_whole_number_is_refused(share, n):
+    with pytest.raises(ConfigError, match=r"serl.vote.trained_share.*whole number of at least 2"):
+        SerlSettings.from_mapping({**LEAST, "vote": {"trained_share": share}}).trained_of(n)
+
+
+def test_with_labels_all_answers_train():
+    block = {**LEAST, "variant": "ground_truth", "vote": {"trained_share": 0.5}}
+    assert SerlSettings.from_mapping(block).trained_of(8) == 8

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf, open_dict
 from tensordict import NonTensorStack, TensorDict
 from transformers import PreTrainedTokenizerFast
 
+from recipes.serl.pseudo_labels import restrain_advantages
 from reward_fns.result import Score, Skip, to_verl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -160,7 +161,7 @@ def make(tq, tokenizer, tmp_path):
         trainer.settings = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True))
         trainer.schedule = Schedule(instructions_num_per_iteration=1000, prompts_per_step=4)
         trainer.total_training_steps = 1000
-        trainer.trained_prompts = trainer.skipped_steps = 0
+        trainer.trained_prompts = trainer.skipped_steps = trainer.alarmed_steps = 0
         trainer.alarm, trainer.alarm_reason, trainer.labels = CollapseAlarm(window=8), "", LabelHistory()
         trainer.reward_faults, trainer.group_hook = RewardFaults(skip_share=0.3), None
         trainer.use_critic, trainer.use_reference_policy, trainer.ref_in_actor = False, True, False
@@ -219,6 +220,66 @@ def test_a_step_trains_on_whole_updates_of_survivors(make, estimator):
         assert signs == {(True, True), (False, False)}
         assert trainer.trained_prompts == 4 * number and trainer.timing_raw["serl_driver"] > 0
         assert not any(key.startswith("pad") for key in batch.keys)
+
+
+def test_all_answers_vote_and_half_of_them_train(make):
+    trainer = make(problems, divided, "estimator=grpo", "serl.vote.trained_share=0.5")
+    for _ in range(2):
+        metrics = step(trainer)
+        batch, data = trainer.engine.updates[-1]
+        assert metrics["serl/groups_trained"] == 4 and len(batch) == 4 * N // 2
+        # The third answer of four is the odd one: it votes and does not train.
+        assert {key.rsplit("_", 2)[1] for key in batch.keys} == {"0", "1"}
+        assert [float(row.sum()) for row in data["rm_scores"].unbind()] == [1.0] * 8
+    assert trainer._prompts_per_update() == 4
+
+
+def test_restrain_trains_on_its_own_advantages(make):
+    trainer = make(problems, divided, "estimator=restrain", "serl.vote.restrain_least=2")
+    metrics = step(trainer)
+    batch, data = trainer.engine.updates[-1]
+    assert metrics["serl/groups_trained"] == 4 and len(batch) == 4 * N
+    of_group = {}
+    for key, advantages, mask in zip(
+        batch.keys, data["advantages"].unbind(), data["response_mask"].unbind(), strict=True
+    ):
+        assert torch.equal(advantages, advantages[0] * mask)
+        of_group.setdefault(key.rsplit("_", 2)[0], {})[int(key.rsplit("_", 2)[1])] = float(advantages[0])
+    for found in of_group.values():
+        wanted = restrain_advantages([0, 0, 1 if found[2] else 0, 0], least=2)
+        assert [found[session] for session in range(N)] == pytest.approx(wanted)
+
+
+def test_weights_multiply_the_advantages_of_their_prompts(make):
+    plain, weighed = [], []
+    for weights, found in ((False, plain), (True, weighed)):
+        trainer = make(problems, divided, "estimator=grpo")
+        object.__setattr__(trainer.settings.vote, "flip_weights", weights)
+        # Prompts of a dataset would return; here every second one of a step is weighted.
+        trainer.labels = SimpleNamespace(
+            observe=lambda groups: {},
+            weights=lambda groups: {group.handle: 0.35 if i % 2 else 1.0 for i, group in enumerate(groups)},
+        )
+        metrics = step(trainer)
+        batch, data = trainer.engine.updates[-1]
+        assert ("serl/vote/flip_weight" in metrics) is weights
+        if weights:
+            assert metrics["serl/vote/flip_weight"] == pytest.approx(0.675)
+        by_group = {}
+        for key, row in zip(batch.keys, data["advantages"].unbind(), strict=True):
+            by_group.setdefault(key.rsplit("_", 2)[0], []).append(abs(float(row[0])))
+        found += sorted(round(max(values), 4) for values in by_group.values())
+    assert plain == [1.5] * 4 and weighed == [0.525, 0.525, 1.5, 1.5]
+
+
+def test_the_run_ends_when_the_alarm_stands_for_as_many_steps_as_asked(make):
+    from recipes.serl.adapters.run import RunCollapsed
+
+    trainer = make(problems, lambda question, session: "\\boxed{7}", "serl.vote.alarm_stops_after=2")
+    metrics = step(trainer)
+    assert metrics["serl/collapse_alarm"] == 1
+    with pytest.raises(RunCollapsed, match=r"for the 2\. step in a row \(serl.vote.alarm_stops_after=2\)"):
+        step(trainer)
 
 
 def test_labelled_groups_that_lost_a_response_train_with_padding_of_their_own_length(make):

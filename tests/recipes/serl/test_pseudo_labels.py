@@ -1,0 +1,49 @@
+"""RESTRAIN's weights and advantages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recipes.serl.pseudo_labels import answer_weights, restrain_advantages
+
+GROUPS = st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=2, max_size=20)
+
+
+def test_the_worked_numbers():
+    assert answer_weights([5, 2, 1], 8) == pytest.approx([0.5825, 0.2506, 0.1669], abs=1e-4)
+    advantages = restrain_advantages([0, 1, 0, 0, 2, 0, 1, 0])
+    first, second, third = 0.2278, -0.3566, -0.4257
+    assert advantages == pytest.approx([first, second, first, first, third, first, second, first], abs=1e-4)
+
+
+def test_a_group_without_agreement_is_discouraged_as_a_whole():
+    assert restrain_advantages([0, 0, 1, 1, None, 2]) == [-1.0] * 6
+    assert restrain_advantages([0, 0, 1, 1, None, 2], least=2) != [-1.0] * 6
+    assert restrain_advantages([None, None, None], penalty=0.25) == [-0.25] * 3
+
+
+def test_one_answer_of_all_teaches_nothing():
+    assert restrain_advantages([3, 3, 3, 3]) == [0.0] * 4
+
+
+def test_a_response_alone_is_refused():
+    with pytest.raises(ValueError, match="at least two"):
+        restrain_advantages([0])
+
+
+@given(GROUPS)
+def test_advantages_sum_to_zero_and_equal_answers_have_equal_ones(classes):
+    advantages = restrain_advantages(classes, least=1)
+    if any(number is not None for number in classes):
+        assert sum(advantages) == pytest.approx(0, abs=1e-9)
+    for number in set(classes):
+        values = {round(a, 12) for a, other in zip(advantages, classes, strict=True) if other == number}
+        assert len(values) == 1
+
+
+@given(GROUPS, st.randoms())
+def test_the_order_of_responses_does_not_matter(classes, random):
+    order = list(range(len(classes)))
+    random.shuffle(order)
+    advantages = restrain_advantages(classes, least=2)
+    assert restrain_advantages([classes[i] for i in order], least=2) == pytest.approx([advantages[i] for i in order])
