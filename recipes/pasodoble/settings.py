@@ -19,6 +19,8 @@ class RoundSettings:
 
     reward: RewardKind = "pasodoble"
     """The Proposer's reward: PasoDoble's, or that of another method (``reward_kinds.py``)."""
+    p_source: Literal["gold", "majority"] = "gold"
+    """What a right answer is: the Proposer's, or the majority of the Solver's own, as in R-Zero."""
     repetition_weight: NonNegative = 1.0
     """Weight of repetition in the reward ``r_few``."""
     tau_low: Share = 0.2

@@ -18,6 +18,7 @@ from recipes.errors import LaunchError
 from recipes.launch import cluster
 from recipes.launch.composition import compose_config
 from recipes.pasodoble.main import RECIPE, check, resolve_proposer
+from recipes.pasodoble.rounds import within_band
 from recipes.pasodoble.settings import GameSettings
 
 ROOM = Path(recipes.pasodoble.__file__).parent
@@ -51,6 +52,17 @@ def test_every_combination_composes(scale, variant, steps, save):
         )
         assert actor.loss_scale_factor == tree.data.max_response_length
         assert actor.rollout_n == rollout.n == 6
+
+
+def test_r_zero_has_its_constants():
+    config = compose("scale=toy", "variant=r_zero")
+    resolve_proposer(config, settings_of(config))
+    settings = settings_of(config)
+    assert (settings.round.reward, settings.round.p_source) == ("r_zero", "majority")
+    assert (settings.offline.proposer_updates, settings.offline.solver_updates) == (5, 15)
+    assert (config.actor_rollout_ref.rollout.n, config.proposer.actor_rollout_ref.rollout.n) == (10, 4)
+    learnt = [share for share in range(11) if within_band(share / 10, settings.round)]
+    assert learnt == [3, 4, 5, 6, 7, 8]
 
 
 def test_the_reference_values_reach_both_roles():

@@ -8,7 +8,7 @@ from transfer_queue import KVBatchMeta
 from recipes.pasodoble.adapters.play import Answers, Round
 from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer, PasoDobleTrainer
 from recipes.pasodoble.rounds import Proposal
-from recipes.pasodoble.settings import GameSettings, OfflineSettings
+from recipes.pasodoble.settings import GameSettings, OfflineSettings, RoundSettings
 from recipes.pasodoble.state import GameState
 
 
@@ -21,7 +21,7 @@ class Recorded:
         self.script = iter(script)
         self.global_steps = 1
         self.proposer = SimpleNamespace(name="proposer", global_steps=0, set_rewards=self._note_rewards)
-        self.learnt, self.cleared, self.rewards, self.asked = [], [], {}, []
+        self.learnt, self.cleared, self.rewards, self.asked, self.golds = [], [], {}, [], []
         self.round_number = 0
         self._step_keys = []
 
@@ -35,14 +35,17 @@ class Recorded:
         keys = [key for r in rounds for key in r.proposal_keys]
         return KVBatchMeta(partition_id="train", keys=keys, tags=[{"response_len": 3} for _ in keys]), rounds
 
-    def _solve(self, uids, questions, golds):
+    def _solve(self, uids, questions, golds, *, by_majority=False):
         self.asked += questions
+        self.golds += golds
+        labels = {uid: f"majority {gold.split()[1]}" for uid, gold in zip(uids, golds, strict=True)}
         keys = [f"{uid}_{j}_0" for uid in uids for j in range(6)]
         rewards = {}
         for uid, gold in zip(uids, golds, strict=True):
             correct = int(gold.split()[1])
             rewards[uid] = [1.0] * correct + [0.0] * (6 - correct)
-        return Answers(KVBatchMeta(partition_id="train", keys=keys, tags=[{"response_len": 3} for _ in keys]), rewards)
+        batch = KVBatchMeta(partition_id="train", keys=keys, tags=[{"response_len": 3} for _ in keys])
+        return Answers(batch, rewards, labels if by_majority else {})
 
     def _learn(self, side, batch, timing_raw):
         self.learnt.append((side.name, list(batch.keys)))
@@ -134,3 +137,15 @@ def test_offline_clears_the_queue_between_tries():
 def test_a_trainer_without_an_order_of_play_cannot_be_made():
     with pytest.raises(TypeError, match="abstract.*play"):
         PasoDobleTrainer(None)
+
+
+@pytest.mark.parametrize(("p_source", "stored"), [("majority", "majority"), ("gold", "gold")])
+def test_the_solver_learns_the_answer_that_its_pass_rate_was_measured_by(p_source, stored):
+    settings = GameSettings(
+        log_problems_every=0,
+        round=RoundSettings(p_source=p_source),
+        offline=OfflineSettings(proposer_updates=1, solver_updates=1, questions_per_update=2),
+    )
+    trainer = Offline([[0, 3, 4]], settings)
+    trainer.step({}, {})
+    assert trainer.golds == ["gold 0", "gold 3", "gold 4", f"{stored} 3", f"{stored} 4"]
