@@ -11,6 +11,7 @@ from recipes.errors import ConfigError
 from recipes.serl.estimators import NAMES
 from recipes.serl.instructions import load_template
 from recipes.serl.settings import SerlSettings
+from recipes.serl.voting import ENTROPY_RULES
 
 ESTIMATORS = (*NAMES, "reinforce_plus_plus", "rloo", "grpo")
 
@@ -72,6 +73,12 @@ def _check_estimator(config: DictConfig, settings: SerlSettings) -> None:
     if algorithm.adv_estimator == "serl_given":
         require_off(config, "algorithm.use_kl_in_reward", why="RESTRAIN's advantages are no rewards")
         require(config, "serl.variant", "self_instruct", "majority", why="RESTRAIN's advantages come from the vote")
+    if vote.rule in ENTROPY_RULES:
+        require(config, "serl.variant", "self_instruct", "majority", why=f"serl.vote.rule={vote.rule} needs the vote")
+        require(config, "serl.vote.convention", "default", why="the original's vote reads no answer")
+        require_off(
+            config, "algorithm.rollout_correction.bypass_mode", why="the entropies come with the actor's log-probs"
+        )
     if vote.flip_weights:
         require(config, "serl.variant", "majority", why="labels flip between visits of a prompt, which returns there")
         require(config, "serl.vote.convention", "default", why="the original's vote reads no answer to compare")

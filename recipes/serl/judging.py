@@ -9,6 +9,7 @@ from recipes.common.groups import GroupHook, Settlement, settle
 from recipes.common.reward_faults import RewardFaults
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
+from recipes.serl.pseudo_labels import positive_class, rent_rewards, scrl_rewards
 from recipes.serl.reward import NO_GOLD
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import vote_on_group
@@ -61,7 +62,8 @@ def judge_by_vote(
             answer = vote.answers[vote.winner] if settings.convention == "default" else None
         # The winner's own row counts under the original's rule, whose equality is not transitive.
         agreement = sum(vote.rewards) / n if vote.decided else vote.agreement
-        judged.groups.append(Group(instruction, agreement, vote.entropy, label, answer, handle=uid))
+        classes = {sample.key: number for sample, number in zip(group.samples, vote.classes, strict=True)}
+        judged.groups.append(Group(instruction, agreement, vote.entropy, label, answer, handle=uid, classes=classes))
     settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=n)
     return judged, first_responses(settlement, settings.trained_of(n))
 
@@ -113,6 +115,47 @@ def judge_by_label(
         else:
             judged.unusable.append((instruction, (group and group.drop) or "incomplete_group"))
     return judged, settlement
+
+
+def rewards_by_entropy(
+    groups: Sequence[Group], entropies: Mapping[str, float], settings: VoteSettings
+) -> dict[str, float]:
+    """The rewards of SCRL or RENT for every row whose mean token entropy is known, by key; `entropies` are in nats."""
+    rewards: dict[str, float] = {}
+    for group in groups:
+        keys = [key for key in group.classes if key in entropies]
+        if not keys:
+            continue
+        classes, known = [group.classes[key] for key in keys], [entropies[key] for key in keys]
+        if settings.rule == "rent":
+            found = rent_rewards(classes, known)
+        else:
+            counts = Counter(number for number in group.classes.values() if number is not None)
+            found = scrl_rewards(
+                classes,
+                known,
+                counts,
+                len(group.classes),
+                least=settings.scrl_positive,
+                margin=settings.scrl_margin,
+                negative=settings.scrl_negative,
+            )
+        rewards |= dict(zip(keys, found, strict=True))
+    return rewards
+
+
+def positive_share(groups: Sequence[Group], settings: VoteSettings) -> float:
+    """The share of groups that SCRL gives a positive label."""
+    found = [
+        positive_class(
+            Counter(number for number in group.classes.values() if number is not None),
+            len(group.classes),
+            least=settings.scrl_positive,
+            margin=settings.scrl_margin,
+        )
+        for group in groups
+    ]
+    return sum(number is not None for number in found) / max(1, len(found))
 
 
 def labelled_samples(

@@ -1,15 +1,17 @@
-"""Advantages from all answers of a group in place of the majority's alone.
+"""Rewards and advantages from more than the majority's answer: RESTRAIN, SCRL and RENT.
 
-Source: RESTRAIN (arXiv 2510.02172), whose code is not public; what the paper leaves open is ours (specs/extensions,
-section 2).
+Sources: RESTRAIN (arXiv 2510.02172), whose code is not public, so that what the paper leaves open is ours; SCRL (arXiv
+2603.19880), `scrl_utils.py`; RENT (arXiv 2505.22660). See specs/extensions, section 2.
 """
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 CENTRE, WIDTH = 1.0, 0.5
 """Share of the answers to which the weights lean, and the deviation of the Gaussian around it."""
+ENTROPY_WEIGHT = 0.1
+NO_ANSWER_SCRL, NO_ANSWER_RENT = -1.0, -7.0
 
 
 def answer_weights(counts: Sequence[int], n: int) -> list[float]:
@@ -45,3 +47,56 @@ def restrain_advantages(classes: Sequence[int | None], *, least: int = 3, penalt
             for place, other in enumerate(classes):
                 advantages[place] += weight * ((other == number) - mean) / deviation
     return advantages
+
+
+def positive_class(counts: Mapping[int, int], n: int, *, least: float, margin: float) -> int | None:
+    """SCRL's positive label: the most frequent of `n` answers, if its share is `least` and leads by over `margin`."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    if not ranked:
+        return None
+    second = ranked[1][1] if len(ranked) > 1 else 0
+    (number, first) = ranked[0]
+    return number if first / n >= least and (first - second) / n > margin else None
+
+
+def scrl_rewards(
+    classes: Sequence[int | None],
+    entropies: Sequence[float],
+    counts: Mapping[int, int],
+    n: int,
+    *,
+    least: float = 0.375,
+    margin: float = 0.125,
+    negative: float = 0.125,
+) -> list[float]:
+    """SCRL, continuous form: reward the positive label, punish rare answers that the policy was unsure of.
+
+    A rare answer has a share under `negative` and a mean entropy of at least the group's. Every answer's reward falls
+    with its entropy; a response without an answer gets -1.
+
+    Args:
+        classes: class of the answer of each response to reward; None for none.
+        entropies: mean token entropy of each response under the policy that wrote it, in nats.
+        counts: answers of each class among all that voted, of which those to reward may be a part.
+        n: all that voted, those without an answer too.
+        least, margin: of `positive_class`.
+    """
+    if len(classes) != len(entropies):
+        raise ValueError(f"{len(classes)} answers and {len(entropies)} entropies")
+    best = positive_class(counts, n, least=least, margin=margin)
+    mean = sum(entropies) / len(entropies)
+    of_class: dict[int, list[float]] = {}
+    for number, entropy in zip(classes, entropies, strict=True):
+        if number is not None:
+            of_class.setdefault(number, []).append(entropy)
+    rewards = {}
+    for number, found in of_class.items():
+        share, above = counts[number] / n, sum(found) / len(found) - mean
+        label = share if number == best else share - negative if share < negative and above >= 0 else 0.0
+        rewards[number] = label - ENTROPY_WEIGHT * above
+    return [NO_ANSWER_SCRL if number is None else rewards[number] for number in classes]
+
+
+def rent_rewards(classes: Sequence[int | None], entropies: Sequence[float]) -> list[float]:
+    """RENT: minus the mean token entropy of each response, in nats; -7 for a response without an answer."""
+    return [NO_ANSWER_RENT if number is None else -entropy for number, entropy in zip(classes, entropies, strict=True)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, read
+from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, Share, read
 from recipes.errors import ConfigError
 from recipes.serl.difficulty import check_bounds
 from recipes.serl.voting import Rule
@@ -59,9 +59,13 @@ class VoteSettings:
         convention: `default`, or `reference` for the original's pairwise matrix.
         ties: `undecided` drops a group whose vote is tied; `earliest` lets the answer sampled first win.
         question_in_text: vote on question and response together, as the original.
-        rule: `majority` rewards the winning answer; `restrain` gives the advantages of RESTRAIN (`estimator=restrain`).
+        rule: `majority` rewards the winning answer; `restrain` gives the advantages of RESTRAIN (`estimator=restrain`),
+            `scrl` and `rent` the rewards of SCRL and RENT from the policy's entropies.
         restrain_least: answers of a group that must agree for any label to be believed.
         restrain_penalty: subtracted from every response of a group without such a label.
+        scrl_positive: least share of the answers that makes the most frequent one SCRL's positive label.
+        scrl_margin: by which share it must lead the next one.
+        scrl_negative: share under which an answer that the policy was unsure of is punished.
         trained_share: share of a group's answers that train, the first ones; all of them vote. TTRL: 0.5.
         flip_weights: weight a prompt's advantages by how its label changed between visits (TTRL-Guard's FRS).
         alarm_window: votes that the collapse alarm looks back on.
@@ -76,6 +80,9 @@ class VoteSettings:
     rule: Rule = "majority"
     restrain_least: Count = 3
     restrain_penalty: NonNegative = 1.0
+    scrl_positive: Share = 0.375
+    scrl_margin: Share = 0.125
+    scrl_negative: Share = 0.125
     trained_share: PositiveShare = 1.0
     flip_weights: bool = False
     alarm_window: Count = 64

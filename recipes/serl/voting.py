@@ -16,7 +16,9 @@ from reward_fns.result import Score, Skip
 
 Convention = Literal["default", "reference"]
 Ties = Literal["undecided", "earliest"]
-Rule = Literal["majority", "restrain"]
+Rule = Literal["majority", "restrain", "scrl", "rent"]
+ENTROPY_RULES = frozenset({"scrl", "rent"})
+"""Rules whose rewards need the entropies of the policy, and so come after the vote."""
 
 
 def majority_reward(
@@ -50,7 +52,7 @@ def vote_on_group(
     it also gets Skips, which count against the failure budget, and the vote is `None`.
 
     With `rule="restrain"` the results are the advantages of `restrain_advantages` with `least` and `penalty`, with or
-    without a winner.
+    without a winner; with one of `ENTROPY_RULES` they are 0 until the entropies are known.
     """
     texts = [_text(sample, question_in_text) for sample in group.samples]
     try:
@@ -60,10 +62,14 @@ def vote_on_group(
         for sample in group.samples:
             sample.result = Skip(f"vote_failed: {error}")
         return None
-    if rule == "restrain":
-        advantages = restrain_advantages(vote.classes, least=least, penalty=penalty)
-        for sample, advantage, answer in zip(group.samples, advantages, vote.answers, strict=True):
-            sample.result = Score(advantage, "" if advantage > 0 else "minority" if answer else "abstained", answer)
+    if rule != "majority":
+        rewards = (
+            [0.0] * len(texts)
+            if rule in ENTROPY_RULES
+            else restrain_advantages(vote.classes, least=least, penalty=penalty)
+        )
+        for sample, reward, won, answer in zip(group.samples, rewards, vote.rewards, vote.answers, strict=True):
+            sample.result = Score(reward, "" if won else "minority" if answer else "abstained", answer)
         return vote
     if not vote.decided:
         group.drop = f"vote_{vote.reason}"

@@ -81,6 +81,11 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
         ("variant=ttrl", "estimator=grpo", "data.train_batch_size=16", "serl.vote.flip_weights=true"),
         (*SERL, *near("serl/vote/flip_weight", 1.0, 0.0)),
     ),
+    "serl, scrl": (
+        "serl",
+        ("variant=majority", "estimator=grpo", "serl.vote.rule=scrl"),
+        (*SERL, Bound("serl/vote/positive_share", "min", 0.1, 1.0)),
+    ),
     "serl, restrain": ("serl", ("variant=majority", "estimator=restrain"), SERL),
     "serl, ground truth, grpo": ("serl", ("variant=ground_truth", "estimator=grpo"), SERL),
     "serl, ground truth, rloo": ("serl", ("variant=ground_truth", "estimator=rloo"), SERL),

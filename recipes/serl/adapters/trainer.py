@@ -16,9 +16,10 @@ from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
 from recipes.serl.adapters.run import RunStalled, SerlRun
 from recipes.serl.collection import Collection, Round, collect
 from recipes.serl.instructions import load_template
-from recipes.serl.judging import judge_by_label, judge_by_vote
+from recipes.serl.judging import judge_by_label, judge_by_vote, positive_share, rewards_by_entropy
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.sources import DatasetSource, SelfInstructSource
+from recipes.serl.voting import ENTROPY_RULES
 from reward_fns.majority import Vote
 
 
@@ -78,6 +79,9 @@ class SerlTrainer(SerlRun):
         timing_raw["serl_driver"] = timing_raw["collect"] - engine
         metrics.update(collection.metrics)
         self.account(collection, metrics)
+        self.groups = collection.groups
+        if self.settings.vote.rule == "scrl":
+            metrics["serl/vote/positive_share"] = positive_share(collection.groups, self.settings.vote)
         self.flip_weights = self.labels.weights(collection.trained) if self.settings.vote.flip_weights else {}
         return self._train(collection, metrics, timing_raw)
 
@@ -194,11 +198,23 @@ class SerlTrainer(SerlRun):
         batch = self._balance_batch(batch, metrics=metrics)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             batch = self._compute_old_log_prob(batch, metrics=metrics)
+        if self.settings.vote.rule in ENTROPY_RULES:
+            self._reward_by_entropy(batch)
         if self.use_reference_policy:
             with marked_timer("ref", timing_raw, color="olive"):
                 batch = self._compute_ref_log_prob(batch, metrics=metrics)
         with marked_timer("adv", timing_raw, color="brown"):
             return self._compute_advantage(batch, metrics=metrics)
+
+    def _reward_by_entropy(self, batch: KVBatchMeta) -> None:
+        """Write the rewards that need the entropies of the policy, which its log-probs came with."""
+        keys = data_plane.real_keys(batch)
+        rows = data_plane.read(batch, "entropy", "response_mask", keys=keys)
+        entropies = {
+            key: float((entropy * mask).sum() / mask.sum().clamp(min=1))
+            for key, entropy, mask in zip(keys, rows["entropy"], rows["response_mask"], strict=True)
+        }
+        data_plane.write_rewards(batch, rewards_by_entropy(self.groups, entropies, self.settings.vote))
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         algorithm = self.config.algorithm

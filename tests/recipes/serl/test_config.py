@@ -126,6 +126,9 @@ def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
         ({"serl.vote.rule": "restrain"}, "set both by estimator=restrain, found restrain and serl_reinforce_pp"),
         ({"algorithm.adv_estimator": "serl_given"}, "set both by estimator=restrain, found majority and serl_given"),
         ({"serl.vote.flip_weights": True}, "serl.variant=majority, found self_instruct"),
+        ({"serl.vote.rule": "scrl", "serl.variant": "ground_truth"}, "serl.vote.rule=scrl needs the vote"),
+        ({"serl.vote.rule": "rent", "serl.vote.convention": "reference"}, "serl.vote.convention=default"),
+        ({"serl.vote.rule": "rent", "algorithm.rollout_correction.bypass_mode": True}, "bypass_mode=false"),
         (
             {
                 "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": False,

@@ -1,10 +1,16 @@
-"""RESTRAIN's weights and advantages."""
+"""RESTRAIN's weights and advantages, SCRL's and RENT's rewards."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.serl.pseudo_labels import answer_weights, restrain_advantages
+from recipes.serl.pseudo_labels import (
+    answer_weights,
+    positive_class,
+    rent_rewards,
+    restrain_advantages,
+    scrl_rewards,
+)
 
 GROUPS = st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=2, max_size=20)
 
@@ -47,3 +53,38 @@ def test_the_order_of_responses_does_not_matter(classes, random):
     random.shuffle(order)
     advantages = restrain_advantages(classes, least=2)
     assert restrain_advantages([classes[i] for i in order], least=2) == pytest.approx([advantages[i] for i in order])
+
+
+SIXTEEN = [0] * 7 + [1] * 3 + [2] + [None] * 5
+ENTROPIES = [0.3] * 7 + [0.4] * 3 + [0.8] + [0.5] * 5
+
+
+def test_scrl_the_worked_numbers():
+    rewards = scrl_rewards(SIXTEEN, ENTROPIES, {0: 7, 1: 3, 2: 1}, 16)
+    assert rewards[0] == pytest.approx(0.4487, abs=1e-4)
+    assert rewards[7] == pytest.approx(0.0013, abs=1e-4)
+    assert rewards[10] == pytest.approx(-0.1013, abs=1e-4)
+    assert rewards[11:] == [-1.0] * 5
+
+
+def test_scrl_a_lead_of_the_margin_alone_gives_no_label():
+    assert positive_class({0: 6, 1: 4}, 16, least=0.375, margin=0.125) is None
+    assert positive_class({0: 7, 1: 4}, 16, least=0.375, margin=0.125) == 0
+    assert positive_class({0: 5, 1: 1}, 16, least=0.375, margin=0.125) is None
+    assert positive_class({}, 16, least=0.375, margin=0.125) is None
+    assert positive_class({3: 6}, 16, least=0.375, margin=0.125) == 3
+
+
+def test_scrl_a_rare_answer_the_policy_was_sure_of_is_not_punished():
+    sure, unsure = ([0.2] + [0.5] * 15, [0.9] + [0.5] * 15)
+    classes, counts = [0] + [1] * 15, {0: 1, 1: 15}
+    assert scrl_rewards(classes, sure, counts, 16)[0] > 0 > scrl_rewards(classes, unsure, counts, 16)[0]
+
+
+def test_scrl_shares_are_those_of_all_votes_when_a_part_is_rewarded():
+    part = scrl_rewards([0, 2], [0.4, 0.4], {0: 7, 1: 3, 2: 1}, 16)
+    assert part == pytest.approx([7 / 16, 1 / 16 - 0.125])
+
+
+def test_rent_rewards_certainty_and_an_answer():
+    assert rent_rewards([0, None, 1], [0.9183, 0.1, 0.0]) == [-0.9183, -7.0, 0.0]

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf, open_dict
 from tensordict import NonTensorStack, TensorDict
 from transformers import PreTrainedTokenizerFast
 
+from recipes.serl.judging import rewards_by_entropy
 from recipes.serl.pseudo_labels import restrain_advantages
 from reward_fns.result import Score, Skip, to_verl
 
@@ -62,7 +63,7 @@ class Engine:
 
     def __init__(self, tq, tokenizer, write, answer):
         self.tq, self.tokenizer, self.write, self.answer = tq, tokenizer, write, answer
-        self.calls, self.rounds, self.updates = 0, [], []
+        self.calls, self.rounds, self.updates, self.entropies = 0, [], [], {}
         self._dispatch_info = {"actor": [0]}
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
@@ -116,9 +117,11 @@ class Engine:
         return KVBatchMeta(keys=keys, tags=tags, partition_id=partition_id, extra_info={}), {}
 
     def compute_log_prob(self, batch):
-        data = self.tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["input_ids"])
+        data = self.tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["input_ids", "response_mask"])
         rows = [-0.5 - 0.001 * (ids % 7).float() for ids in data["input_ids"].unbind()]
         fields = TensorDict({"log_probs": nested(rows), "entropy": nested(rows)}, batch_size=len(rows))
+        for key, row, mask in zip(batch.keys, rows, data["response_mask"].unbind(), strict=True):
+            self.entropies[key] = float(row[-len(mask) - 1 : -1].mean())
         return self.tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
 
     compute_ref_log_prob = compute_log_prob
@@ -248,6 +251,25 @@ def test_restrain_trains_on_its_own_advantages(make):
     for found in of_group.values():
         wanted = restrain_advantages([0, 0, 1 if found[2] else 0, 0], least=2)
         assert [found[session] for session in range(N)] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("rule", ["scrl", "rent"])
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp"])
+def test_rewards_from_the_entropies_of_the_policy(make, rule, estimator):
+    """The engine's entropies differ between tokens; with statistics before the filter all groups are scored."""
+    trainer = make(problems, divided, f"estimator={estimator}", f"serl.vote.rule={rule}")
+    metrics = step(trainer)
+    batch, data = trainer.engine.updates[-1]
+    entropies = trainer.engine.entropies
+    wanted = rewards_by_entropy(trainer.groups, entropies, trainer.settings.vote)
+    for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True):
+        assert float(row.sum()) == pytest.approx(wanted[key], abs=1e-5) and float(row[:-1].abs().sum()) == 0
+    assert len(batch) == 4 * N and metrics["serl/groups_trained"] == 4
+    assert ("serl/vote/positive_share" in metrics) is (rule == "scrl")
+    if rule == "scrl":
+        assert metrics["serl/vote/positive_share"] == 1.0
+        trained = {key.rsplit("_", 2)[0] for key in batch.keys}
+        assert all(wanted[f"{uid}_2_0"] < 0.1 < wanted[f"{uid}_0_0"] for uid in trained)
 
 
 def test_weights_multiply_the_advantages_of_their_prompts(make):
