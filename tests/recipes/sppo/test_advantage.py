@@ -32,6 +32,15 @@ def test_softmean_keeps_its_digits_when_beta_is_small():
     assert softmean(scores, 1e-9).item() == pytest.approx(0.5 + 0.5e-9 * 0.25, abs=1e-15)
 
 
+def test_gpo_regresses_on_the_mean_preference_score():
+    """Five scalar preference scores, whose preference is their difference (specs/extensions, section 4)."""
+    scores = torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0], dtype=torch.float64)
+    preference_scores = (scores[:, None] - scores).mean(dim=1)
+    target = sppo_target(scores + 7.0, ["a"] * 5, eta=1000.0, scope="prompt", baseline="mean")
+    torch.testing.assert_close(target, 1000.0 * preference_scores)
+    assert target.tolist() == pytest.approx([1000, 500, 0, -500, -1000])
+
+
 def test_published_targets_of_a_binary_reward():
     target = sppo_target(torch.tensor([1.0, 0.0, 0.0, 1.0]), list("abcd"))
     expected = torch.tensor([0.379885, -0.620115, -0.620115, 0.379885])
