@@ -41,6 +41,16 @@ def pure_advantages(rewards: Tensor, mask: Tensor, written: Sequence[Written]) -
     return advantages
 
 
+@torch.no_grad()
+def log_ratios(reference, responses: Responses) -> Tensor:
+    """(B, T) log pi - log pi_ref of each written token, 0 where masked: the `kl` of the recipe's penalty in the reward.
+
+    Times a coefficient it is subtracted from the rewards, which verl does for the recipe (`use_kl_in_reward`).
+    """
+    known = log_probs_of(reference, responses.prompts, responses.ids)
+    return torch.where(responses.mask, responses.log_probs - known, 0.0)
+
+
 class Critic(nn.Module):
     """Values of the state in which each response token was chosen.
 

@@ -4,16 +4,18 @@
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import record
+import step_ppo_kl
 import torch
 from combination_lock import ALPHABET, LIMIT, SLOTS, Habits, Lock, Question, Written, habits_of, read
 from completion_rates import StepPRM, labelled, oracle_values, prm_values, quality, train_prm
-from critic_ppo import GROUP, Learner, step_places
+from critic_ppo import GROUP, Learner, log_ratios, step_places
 from policy import Responses, make_model, sample, warm_up
+from step_ppo_tables import Arms, arms_table, halved, mean, mean_accuracy, of_seeds, plain
 from torch import Tensor, nn
 
 from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, token_rewards
@@ -142,7 +144,7 @@ def train(setting: dict) -> Iterator[dict]:
     if setting["arm"] == "values":
         yield from measure_values(setting["seed"])
         return
-    arm, begun = ARMS[setting["arm"]], start(setting["seed"])
+    arm, begun, kl = ARMS[setting["arm"]], start(setting["seed"]), setting.get("kl", 0.0)
     learner = Learner.of(begun.policy, setting["rate"])
     schedules = [
         torch.optim.lr_scheduler.LinearLR(optimizer, 1 / RATE_WARM_UP, 1.0, RATE_WARM_UP - 1)
@@ -158,11 +160,13 @@ def train(setting: dict) -> Iterator[dict]:
         responses = sample(learner.policy, ALPHABET, texts, max_tokens=LIMIT, generator=generator)
         written = [read(question, text) for question, text in zip(questions, responses.texts, strict=True)]
         rewards = batch_rewards(arm, setting["seed"], questions, responses, written)
-        learner.update(responses, written, rewards, generator, pure=arm.pure)
+        ratios = log_ratios(begun.policy, responses) if kl else torch.zeros_like(rewards)
+        learner.update(responses, written, rewards - kl * ratios, generator, pure=arm.pure)
         for schedule in schedules:
             schedule.step()
         if step % EVALUATE_EVERY == 0:
-            yield {"step": step, **evaluate(learner.policy, begun.lock), "return": rewards.sum(1).mean().item()}
+            found = {"return": rewards.sum(1).mean().item()} | ({"kl": ratios.sum(1).mean().item()} if kl else {})
+            yield {"step": step, **evaluate(learner.policy, begun.lock), **found}
 
 
 def evaluate(policy, lock: Lock) -> dict[str, float]:
@@ -186,7 +190,10 @@ def settings_of(arm: str, seed: int, rate: float) -> dict:
 
 
 def run(workers: int) -> None:
-    """Train every arm at each rate on the development seed, then at its best and the common one on the others."""
+    """Train every arm at each rate on the development seed, then at its best and the common one on the others.
+
+    Then the second test.
+    """
     development = [settings_of(arm, DEVELOPMENT_SEED, rate) for arm in ARMS for rate in RATES]
     record.run_all(train, development, FOLDER, workers=workers)
     chosen = chosen_rates(record.read_all(FOLDER))
@@ -194,16 +201,14 @@ def run(workers: int) -> None:
     seeds = [settings_of(arm, seed, rate) for seed in SEEDS for arm, rate in sorted(rates)]
     seeds += [{"name": f"values-{seed}", "arm": "values", "seed": seed} for seed in SEEDS]
     record.run_all(train, seeds, FOLDER, workers=workers)
+    record.run_all(train, step_ppo_kl.development_settings(STEPS), step_ppo_kl.FOLDER, workers=workers)
+    found = step_ppo_kl.chosen(record.read_all(step_ppo_kl.FOLDER))
+    record.run_all(train, step_ppo_kl.reported_settings(found, STEPS), step_ppo_kl.FOLDER, workers=workers)
 
 
 def same_rates() -> dict[str, float]:
     """The arms of the second table."""
     return {name: SAME_RATE for name, arm in ARMS.items() if not arm.pure}
-
-
-def mean_accuracy(records: Sequence[dict]) -> float:
-    """The mean over the evaluations of training, the start left out."""
-    return sum(r["accuracy"] for r in records[1:]) / len(records[1:])
 
 
 def chosen_rates(logs: Sequence[tuple[dict, list[dict]]]) -> dict[str, float]:
@@ -216,9 +221,9 @@ def chosen_rates(logs: Sequence[tuple[dict, list[dict]]]) -> dict[str, float]:
     return {arm: max(RATES, key=lambda rate, arm=arm: (found[arm, rate], -rate)) for arm in ARMS}
 
 
-def reported(logs: Sequence[tuple[dict, list[dict]]], rates: dict[str, float]) -> dict[str, dict[int, list[dict]]]:
+def reported(logs: Sequence[tuple[dict, list[dict]]], rates: dict[str, float]) -> Arms:
     """Records by arm and reported seed, at the given rate of each arm."""
-    kept: dict[str, dict[int, list[dict]]] = {arm: {} for arm in rates}
+    kept: Arms = {arm: {} for arm in rates}
     for setting, records in logs:
         arm = setting["arm"]
         if arm in rates and setting["seed"] != DEVELOPMENT_SEED and setting["rate"] == rates[arm]:
@@ -227,14 +232,14 @@ def reported(logs: Sequence[tuple[dict, list[dict]]], rates: dict[str, float]) -
 
 
 def report() -> str:
-    """The page's tables and the sentence of conclusion, as Markdown."""
+    """The first test's tables and its sentence of conclusion, as Markdown."""
     logs = record.read_all(FOLDER)
     chosen, same = chosen_rates(logs), same_rates()
     runs, second = reported(logs, chosen), reported(logs, same)
     tables = [
-        arms_table(runs, chosen),
+        _table(runs, chosen),
         f"The arms with a critic, all at {SAME_RATE:g}; added when the first table was known:",
-        arms_table(second, same),
+        _table(second, same),
         rates_table(logs),
         values_table(logs),
         conclusion(runs, second),
@@ -242,61 +247,14 @@ def report() -> str:
     return "\n\n".join(tables)
 
 
-def arms_table(runs: dict[str, dict[int, list[dict]]], rates: dict[str, float]) -> str:
-    """Accuracy in % over training and at the end, against outcome only, with length and collapse."""
-    lines = [
-        f"| arm | rate | mean of steps {EVALUATE_EVERY} to {STEPS} | less outcome only | step {STEPS} "
-        "| less outcome only | steps written | well-formed, % | collapsed |",
-        "|" + "---|" * 9,
-        _start_row(runs["outcome"]),
-    ]
-    for arm, seeds in runs.items():
-        cells = [ARMS[arm].label, f"{rates[arm]:g}"]
-        for measure in (_mean, _last):
-            found = _of(seeds, measure)
-            cells.append(_plain(found.values()))
-            cells.append("" if arm == "outcome" else _signed(found, _of(runs["outcome"], measure)))
-        cells += [_plain(r[-1]["steps"] for r in seeds.values())]
-        cells += [_plain(100 * r[-1]["well_formed"] for r in seeds.values())]
-        collapsed = sum(r[-1]["accuracy"] < max(e["accuracy"] for e in r) / 2 for r in seeds.values())
-        lines.append(f"| {' | '.join(cells)} | {collapsed} of {len(seeds)} |")
-    return "\n".join(lines)
-
-
-def _start_row(seeds: dict[int, list[dict]]) -> str:
-    accuracy, steps, formed = (
-        _plain(factor * r[0][key] for r in seeds.values())
-        for key, factor in (("accuracy", 100), ("steps", 1), ("well_formed", 100))
-    )
-    return f"| start | | | | {accuracy} | | {steps} | {formed} | |"
-
-
-def _last(records: Sequence[dict]) -> float:
-    return 100 * records[-1]["accuracy"]
-
-
-def _mean(records: Sequence[dict]) -> float:
-    return 100 * mean_accuracy(records)
-
-
-def _of(seeds: dict[int, list[dict]], measure: Callable[[Sequence[dict]], float]) -> dict[int, float]:
-    return {seed: measure(records) for seed, records in seeds.items()}
-
-
-def _plain(values: Iterable[float], digits: int = 1) -> str:
-    mean, half = record.mean_and_interval(list(values))
-    return f"{mean:.{digits}f} ± {half:.{digits}f}"
-
-
-def _signed(first: dict[int, float], second: dict[int, float]) -> str:
-    mean, half = record.difference(first, second)
-    cell = f"{mean:+.1f} ± {half:.1f}"
-    return f"**{cell}**" if abs(mean) > half else cell
+def _table(runs: Arms, rates: dict[str, float]) -> str:
+    labels = {name: arm.label for name, arm in ARMS.items()}
+    return arms_table(runs, labels, {arm: f"{rate:g}" for arm, rate in rates.items()}, "rate", halved, EVALUATE_EVERY)
 
 
 def rates_table(logs: Sequence[tuple[dict, list[dict]]]) -> str:
     """Mean accuracy in % on the development seed, by learning rate."""
-    found = {(s["arm"], s["rate"]): _mean(r) for s, r in logs if s["arm"] in ARMS and s["seed"] == DEVELOPMENT_SEED}
+    found = {(s["arm"], s["rate"]): mean(r) for s, r in logs if s["arm"] in ARMS and s["seed"] == DEVELOPMENT_SEED}
     lines = [
         f"| seed {DEVELOPMENT_SEED}, not reported above | " + " | ".join(f"{rate:g}" for rate in RATES) + " |",
         "|" + "---|" * (len(RATES) + 1),
@@ -328,20 +286,20 @@ def values_table(logs: Sequence[tuple[dict, list[dict]]]) -> str:
     names |= {f"prm{k}": f"PRM of {k} completions, {n:,} trajectories" for k, (n, _) in PRMS.items()}
     found = [records[0] for setting, records in logs if setting["arm"] == "values"]
     for name, label in names.items():
-        cells = (_plain((r[name][key] for r in found), digits) for key, (_, digits) in columns.items())
+        cells = (plain((r[name][key] for r in found), digits) for key, (_, digits) in columns.items())
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def conclusion(runs: dict[str, dict[int, list[dict]]], second: dict[str, dict[int, list[dict]]]) -> str:
+def conclusion(runs: Arms, second: Arms) -> str:
     """One sentence: whether the claim, as stated before the runs, stands; and what one rate for both arms gives."""
-    (mean, half), (same, same_half) = (
-        record.difference(_of(found[PRIMARY], _mean), _of(found["outcome"], _mean)) for found in (runs, second)
+    (change, half), (same, same_half) = (
+        record.difference(of_seeds(found[PRIMARY], mean), of_seeds(found["outcome"], mean)) for found in (runs, second)
     )
-    verdict = "holds" if mean > half else "is falsified"
+    verdict = "holds" if change > half else "is falsified"
     return (
         f"In this world the claim {verdict}: against the outcome alone, the oracle's step rewards change mean accuracy "
-        f"over training by {mean:+.1f} ± {half:.1f} points at the learning rates chosen on another seed, and by "
+        f"over training by {change:+.1f} ± {half:.1f} points at the learning rates chosen on another seed, and by "
         f"{same:+.1f} ± {same_half:.1f} at one rate for both ({len(runs[PRIMARY])} seeds, paired, 95 % intervals)."
     )
 
@@ -382,5 +340,6 @@ if __name__ == "__main__":
     if arguments.what == "run":
         run(arguments.workers)
     else:
-        print(report())
+        print(report(), "## A second test, with a KL penalty", step_ppo_kl.report(), sep="\n\n")
         draw()
+        step_ppo_kl.draw()
