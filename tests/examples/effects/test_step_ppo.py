@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import critic_ppo
 import pytest
 import step_ppo
+import step_ppo_kl
 import torch
 from combination_lock import ALPHABET, DIGITS, LIMIT, SLOTS, STEP_TOKENS, SYMBOLS, Habits, Lock, habits_of, read
 from completion_rates import Labelled, auc, labelled, oracle_values, prm_values, quality, steps_of, train_prm
-from policy import Responses, log_probs_of, make_model, padded
+from policy import Responses, log_probs_of, make_model, padded, sample
 
 LOCK = Lock(0)
 QUESTION = LOCK.question(torch.Generator().manual_seed(0))
@@ -297,12 +298,114 @@ def test_the_conclusion_can_come_out_either_way(gain, verdict):
     assert f"the claim {verdict}:" in step_ppo.conclusion(runs, runs)
 
 
+def test_the_penalty_is_the_log_ratio_of_written_tokens():
+    """Against the policy itself it is 0; against another the difference of log-probs, and 0 behind the end."""
+    policy, other = (make_model(ALPHABET, seed=seed, width=16) for seed in (0, 1))
+    texts = [RIGHT, RIGHT[:STEP_TOKENS]]
+    prompts, ids = ALPHABET.encode([QUESTION.text] * 2), padded(ALPHABET, texts)
+    with torch.no_grad():
+        own, reference = log_probs_of(policy, prompts, ids), log_probs_of(other, prompts, ids)
+    responses = Responses(prompts, ids, ids != 0, torch.where(ids != 0, own, 0.0), texts)
+    assert critic_ppo.log_ratios(policy, responses).abs().max() < 1e-6
+    ratios = critic_ppo.log_ratios(other, responses)
+    assert torch.allclose(ratios[0], own[0] - reference[0]) and ratios[0].abs().max() > 0.01
+    assert not ratios[1, STEP_TOKENS + 1 :].any() and ratios[1, : STEP_TOKENS + 1].any()
+
+
+def test_the_penalty_pulls_towards_the_reference():
+    """Updates with nothing but the penalty as reward make what the reference finds unlikely unlikelier."""
+    policy, other = (make_model(ALPHABET, seed=seed, width=16) for seed in (0, 1))
+    learner, generator = critic_ppo.Learner.of(policy, 1e-3), torch.Generator().manual_seed(0)
+    responses = sample(policy, ALPHABET, [QUESTION.text] * 64, max_tokens=8, generator=generator)
+    written = [read(QUESTION, text) for text in responses.texts]
+    ratios = critic_ppo.log_ratios(other, responses)
+    for _ in range(4):
+        learner.update(responses, written, -ratios, generator, pure=False)
+    with torch.no_grad():
+        changed = log_probs_of(learner.policy, responses.prompts, responses.ids) - responses.log_probs
+    moved, known = changed[responses.mask], ratios[responses.mask]
+    assert torch.corrcoef(torch.stack([moved, known]))[0, 1] < -0.1
+
+
+@pytest.mark.parametrize("setting", [{"kl": 0.5}, {}])
+def test_the_penalty_is_taken_off_the_rewards(monkeypatch, setting):
+    """Where no lock opens, outcome only learns from minus the coefficient times the log-ratios; without one, from 0."""
+    monkeypatch.setattr(step_ppo, "EVALUATED", 4)
+    monkeypatch.setattr(step_ppo, "EVALUATE_EVERY", 1)
+    monkeypatch.setattr(step_ppo, "log_ratios", lambda reference, responses: torch.ones(responses.ids.shape))
+    begun = step_ppo.Start(LOCK, make_model(ALPHABET, seed=0, width=16), random_habits())
+    monkeypatch.setattr(step_ppo, "start", lambda seed: begun)
+    given = []
+    monkeypatch.setattr(
+        critic_ppo.Learner, "update", lambda self, responses, written, rewards, *_, **__: given.append(rewards)
+    )
+    records = list(step_ppo.train({"arm": "outcome", "seed": 0, "rate": 1e-3, "steps": 1} | setting))
+    assert torch.equal(given[0], torch.full_like(given[0], -setting.get("kl", 0.0)))
+    assert records[-1]["return"] == 0 and ("kl" in records[-1]) == bool(setting)
+
+
+def kl_runs(accuracies: dict, *, default=(0.1, 0.1)) -> list:
+    """Logs of the second test's development seeds: two equal evaluations, or a rise and a fall for a negative one."""
+    runs = []
+    for arm in step_ppo_kl.ARMS:
+        for choice in step_ppo_kl.CHOICES:
+            levels = accuracies.get(choice, default)
+            for seed, level in zip(step_ppo_kl.DEVELOPMENT_SEEDS, levels, strict=True):
+                setting = step_ppo_kl.settings_of(arm, seed, *choice, 2)
+                curve = (0.01, abs(level), max(level, 0.0))
+                runs.append((setting, [{"accuracy": accuracy, "well_formed": 0.9} for accuracy in curve]))
+    return runs
+
+
+def test_the_second_choice_passes_over_collapses():
+    """The best mean of the seeds, without those that collapse unless all do; the reported seeds do not count."""
+    best, fallen = (0.003, 3e-4), (0.01, 1e-3)
+    runs = kl_runs({best: (0.0, 0.3), fallen: (0.9, -0.9)})
+    other = step_ppo_kl.settings_of("outcome", step_ppo_kl.SEEDS[0], 0.001, 1e-3, 2)
+    runs.append((other, [{"accuracy": 0.0}, {"accuracy": 1.0}]))
+    assert step_ppo_kl.chosen(runs) == dict.fromkeys(step_ppo_kl.ARMS, best)
+    assert step_ppo_kl.chosen(kl_runs({fallen: (0.9, -0.9)}, default=(0.1, -0.2)))["outcome"] == fallen
+    with pytest.raises(ValueError, match="development seeds"):
+        step_ppo_kl.chosen(runs[1:])
+
+
+def test_what_a_collapse_is():
+    def ends(best, last, formed=0.9):
+        return step_ppo_kl.collapsed([{"accuracy": a, "well_formed": f} for a, f in ((best, 0.9), (last, formed))])
+
+    assert ends(0.5, 0.2) and ends(0.01, 0.01, formed=0.1)
+    assert not ends(0.5, 0.3) and not ends(0.012, 0.004)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.2, "holds"), (-0.2, "is falsified"), (0.0, "is falsified")])
+def test_the_second_conclusion_can_come_out_either_way(gain, verdict):
+    outcome = {seed: [{"accuracy": 0.0}, {"accuracy": 0.4}] for seed in range(3)}
+    oracle = {
+        seed: [{"accuracy": 0.0}, {"accuracy": 0.4 + gain + noise}] for seed, noise in enumerate((0, 0.01, -0.01))
+    }
+    assert f"the claim {verdict}:" in step_ppo_kl.conclusion({"outcome": outcome, "difference": oracle})
+
+
+def test_the_tests_share_no_log_and_no_reported_seed():
+    assert not {s["seed"] for s, _ in step_ppo.record.read_all(step_ppo.FOLDER)} & set(step_ppo_kl.SEEDS)
+    assert not set(step_ppo_kl.DEVELOPMENT_SEEDS) & set(step_ppo_kl.SEEDS)
+    assert all("kl" not in setting for setting, _ in step_ppo.record.read_all(step_ppo.FOLDER))
+    found = {(s["arm"], s["seed"]) for s, _ in step_ppo.record.read_all(step_ppo_kl.FOLDER)}
+    assert found == {
+        (arm, seed) for arm in step_ppo_kl.ARMS for seed in (*step_ppo_kl.DEVELOPMENT_SEEDS, *step_ppo_kl.SEEDS)
+    }
+
+
 def test_the_page_shows_what_the_logs_give():
     page = step_ppo.PAGE.read_text(encoding="utf-8")
     assert page.split("<!-- report -->\n")[1].split("\n<!-- end of report -->")[0] == step_ppo.report()
-    assert (step_ppo.record.RESULTS / "step_ppo.png").stat().st_size > 0
+    second = page.split("<!-- report of the second test -->\n")[1].split("\n<!-- end of report of the second test -->")[
+        0
+    ]
+    assert second == step_ppo_kl.report()
+    assert all((step_ppo.record.RESULTS / name).stat().st_size > 0 for name in ("step_ppo.png", "step_ppo_kl.png"))
 
 
-def test_the_recipe_leads_with_the_conclusion():
+def test_the_recipe_leads_with_the_conclusions():
     readme = (step_ppo.PAGE.parents[2] / "recipes" / "step_ppo" / "README.md").read_text(encoding="utf-8")
-    assert step_ppo.report().splitlines()[-1] in readme
+    assert all(test.report().splitlines()[-1] in readme for test in (step_ppo, step_ppo_kl))
