@@ -1,4 +1,4 @@
-"""Do rewards at steps beat a reward at the end? PPO on a lock of twelve turns, where outcomes are rare.
+"""Do rewards at steps beat a reward at the end? PPO on a lock of ten turns, where outcomes are rare.
 
 `run` trains what is not logged yet, `report` prints the tables of step_ppo.md and draws its picture.
 """
