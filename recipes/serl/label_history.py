@@ -88,7 +88,10 @@ class LabelHistory:
         return {"serl/vote/flip_rate": sum(flips) / len(flips), "serl/vote/revisited": float(len(flips))}
 
     def weights(self, groups: Sequence[Group]) -> dict[str, float]:
-        """`flip_weight` of each group that `observe` has seen in this step, by its handle; 1 for the others."""
+        """`flip_weight` of each group that `observe` has seen in this step, by its handle; 1 for the others.
+
+        To be called once per step: it counts how often a prompt was lowered because it never flipped.
+        """
         found = {}
         for group in groups:
             visits = self._visits.get(group.instruction.idx) if _returns(group) else None
