@@ -32,10 +32,18 @@ RECIPES: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "tandem": (None, (*_SMALL, "preset=tandem")),
     "serl": (
         "serl",
-        ("data.train_batch_size=8", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+        (
+            "data.train_batch_size=8",
+            "actor_rollout_ref.rollout.n=8",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
+            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32",
+        ),
     ),
     "pasodoble": ("pasodoble", ("pasodoble.rounds_per_step=2", "pasodoble.log_problems_every=1")),
-    "step_ppo": ("step_ppo", (*_SMALL, "preset=outcome")),
+    # Without a PRM the critic starts from the policy.
+    "step_ppo": ("step_ppo", (*_SMALL, "preset=outcome", "critic.model.path=${oc.env:TOY_DIR}/model")),
 }
 # Their prompts are what their models write, so that other weights give others.
 SELF_MADE = ("serl", "pasodoble")
@@ -214,8 +222,9 @@ class Campaign:
         """What is not as it must be after the last attempt has ended by itself, one sentence each."""
         found = []
         if self.codes[-1] != 0:
-            found.append(f"the last attempt ended with code {self.codes[-1]}")
-        lines = [json.loads(line)["step"] for line in self.metrics.read_text().splitlines()]
+            found.append(f"the last attempt ended with code {self.codes[-1]}; see {self.folder / 'log.txt'}")
+        text = self.metrics.read_text() if self.metrics.is_file() else ""
+        lines = [json.loads(line)["step"] for line in text.splitlines()]
         if lines != list(range(1, self.steps + 1)):
             found.append(f"the metrics have steps {lines}")
         step, mended = resume.resume_step(self.checkpoints)

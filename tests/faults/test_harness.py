@@ -1,5 +1,7 @@
 """The harness itself, on a run that takes seconds: it is content with one that resumes, and sees what is lost."""
 
+import contextlib
+import importlib
 import json
 import random
 import sys
@@ -8,6 +10,10 @@ import campaign
 import pytest
 import random_kills
 from campaign import Attempt, Campaign
+
+from recipes.errors import DataError, EnvironmentProblem, MissingFileError
+from recipes.launch.composition import compose_config
+from recipes.launch.worker_checks import check_workers
 
 # A run as verl's: each step takes a while, is dumped, logged and saved; it goes on behind its last checkpoint.
 RUN = """
@@ -105,3 +111,26 @@ def test_kills_at_random_moments_of_a_short_run(short_runs, tmp_path):
     assert len(run.codes) >= 7 and json.dumps(told)
     reference.close()
     run.close()
+
+
+@pytest.mark.parametrize("recipe", sorted(campaign.RECIPES))
+def test_the_command_of_every_recipe_passes_the_checks_of_its_launch(recipe, tmp_path, monkeypatch):
+    """The files of its toy world may be missing here; sizes that do not fit may not be."""
+    monkeypatch.setenv("TOY_DIR", str(tmp_path))
+    launched = importlib.import_module(f"recipes.{recipe}.main").RECIPE
+    overrides = [*campaign._COMMON, *campaign.RECIPES[recipe][1]]
+    config = compose_config(launched.config_module, launched.config_name, overrides)
+    with contextlib.suppress(MissingFileError, DataError, EnvironmentProblem):
+        launched.check(config)
+    check_workers(config, launched.mini_batches(config))
+    if config.critic.enable:
+        assert config.critic.model.path == config.actor_rollout_ref.model.path, "no stage of the pipeline has run"
+
+
+def test_a_run_that_never_began_is_a_finding(short_runs, tmp_path):
+    made = Campaign("sppo", tmp_path / "run", 3)
+    made.codes.append(2)
+    found = made.violations()
+    made.close()
+    assert any("ended with code 2" in sentence for sentence in found)
+    assert "the metrics have steps []" in found
