@@ -91,6 +91,28 @@ def note_segments(record: RunRecord, processes: Iterable[psutil.Process]) -> Non
         write_json(_noted(record), noted | found)
 
 
+class SegmentWatch:
+    """Notes the segments of a run soon after they are made.
+
+    A look lists the shared-memory files and reads who maps them only while one of them is new, so it is cheap enough
+    for several in a second: what is killed between making a segment and the next look leaves it behind.
+
+    Args:
+        record: of the run.
+        looks: at a new file until it is taken for somebody else's; whoever makes one maps it a moment later.
+    """
+
+    def __init__(self, record: RunRecord, looks: int = 5) -> None:
+        self._record, self._looks = record, looks
+        self._left: dict[int, int] = {}
+
+    def look(self) -> None:
+        left = {status.st_ino: self._left.get(status.st_ino, self._looks) for _, status in _shared_memory()}
+        if any(left.values()):
+            note_segments(self._record, processes_of({self._record.name}))
+        self._left = {inode: max(0, looks - 1) for inode, looks in left.items()}
+
+
 def _noted(record: RunRecord) -> Path:
     return records_folder() / f"{record.name}.segments"
 
@@ -133,10 +155,16 @@ def processes_of(names: set[str]) -> list[psutil.Process]:
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
-            if process.environ().get(VARIABLE) in names:
-                found.append(process)
+        if _run_of(process) in names:
+            found.append(process)
     return found
+
+
+def _run_of(process: psutil.Process) -> str | None:
+    """The run in a process's environment, None where there is none or it cannot be read."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
+        return process.environ().get(VARIABLE)
+    return None
 
 
 def stop_processes(processes: list[psutil.Process], grace: float = 5.0) -> None:
@@ -194,6 +222,8 @@ def remove_leftovers() -> list[str]:
     removed = []
     orphans = processes_of({record.name for record in dead})
     if orphans:
+        for record in dead:
+            note_segments(record, [process for process in orphans if _run_of(process) == record.name])
         stop_processes(orphans)
         removed.append(f"{len(orphans)} processes of a run that was killed")
     removed += _unlink(_orphaned_files(dead))

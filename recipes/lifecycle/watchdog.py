@@ -23,6 +23,7 @@ from recipes.lifecycle import leftovers, process_start
 from recipes.lifecycle.stall import Process, Stall
 
 POLL_SECONDS = 3.0
+LOOK_SECONDS = 0.2
 GRACE_SECONDS = 20.0
 EXIT_CODE = 1
 ENGINE_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
@@ -41,8 +42,12 @@ class Watchdog:
     died: str | None = None
     stall: Stall = field(default_factory=Stall)
     _stopped: threading.Event = field(default_factory=threading.Event)
+    _segments: leftovers.SegmentWatch = field(init=False)
     _engines: dict[int, str] = field(default_factory=dict)
     _thread: threading.Thread | None = None
+
+    def __post_init__(self) -> None:
+        self._segments = leftovers.SegmentWatch(self.run)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._watch, name="verl-duets-watchdog", daemon=True)
@@ -51,16 +56,24 @@ class Watchdog:
     def stop(self) -> None:
         self._stopped.set()
 
+    def _wait(self, seconds: float) -> bool:
+        """Whether the run stops before that; segments are noted meanwhile, also of an engine that only now starts."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self._stopped.wait(min(left, LOOK_SECONDS)):
+                return True
+            self._segments.look()
+        return False
+
     def _watch(self) -> None:
-        while not self._stopped.wait(self.poll):
+        while not self._wait(self.poll):
             processes = leftovers.processes_of({self.run.name})
-            leftovers.note_segments(self.run, processes)
             self.died = dead_actor() or self._dead_engine(processes) or self._standing(processes)
             if self.died:
                 break
         else:
             return
-        if self._stopped.wait(self.grace):
+        if self._wait(self.grace):
             return
         print(
             f"\nThe run has ended: {self.died}. "
@@ -159,10 +172,11 @@ def dead_actor() -> str | None:
 
 
 def wait_until_gone(record: leftovers.RunRecord, seconds: float) -> list[psutil.Process]:
-    """Processes of a finished run that are still there after ``seconds``."""
+    """Processes of a finished run that are still there after ``seconds``; what they map until then is noted."""
     deadline = time.monotonic() + seconds
     remaining = leftovers.processes_of({record.name})
     while remaining and time.monotonic() < deadline:
+        leftovers.note_segments(record, remaining)
         time.sleep(0.2)
         remaining = leftovers.processes_of({record.name})
     return remaining

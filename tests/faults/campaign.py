@@ -174,7 +174,8 @@ class Campaign:
         log = self.folder / "log.txt"
         command = [sys.executable, "-m", f"recipes.{self.recipe}.main", *_COMMON, *RECIPES[self.recipe][1], *self.more]
         command += [f"trainer.total_training_steps={self.steps}", f"trainer.default_local_dir={self.checkpoints}"]
-        command += [f"trainer.rollout_data_dir={self.folder / 'rollouts'}"]
+        if self.recipe not in SELF_MADE:
+            command += [f"trainer.rollout_data_dir={self.folder / 'rollouts'}"]
         with log.open("ab") as stream:
             process = subprocess.Popen(
                 command,

@@ -172,3 +172,81 @@ def test_an_unreadable_record_is_dropped(state):
     (folder / "other.json").write_text(json.dumps({"name": 1}))
     assert leftovers.dead_runs() == []
     assert list(folder.iterdir()) == []
+
+
+MAKER = """
+import sys, time
+from multiprocessing import resource_tracker, shared_memory
+sys.stdin.readline()
+segment = shared_memory.SharedMemory(create=True, size=64)
+resource_tracker.unregister(segment._name, "shared_memory")
+print(segment.name, flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def maker():
+    """A process of a run that makes a segment once `make` is called; gives the segment's path."""
+    started = []
+
+    def make(run: str, meanwhile=lambda: None):
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAKER], env=os.environ | {leftovers.VARIABLE: run},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        meanwhile()
+        process.stdin.write("now\n")
+        process.stdin.flush()
+        started.append((process, leftovers.SHARED_MEMORY / process.stdout.readline().strip()))
+        return started[-1]
+
+    yield make
+    for process, path in started:
+        process.kill()
+        process.wait()
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def record(state):
+    yield leftovers.begin_run()
+    os.environ.pop(leftovers.VARIABLE, None)
+
+
+def test_a_segment_is_noted_soon_after_it_is_made_and_nobody_elses_is(record, maker):
+    watch = leftovers.SegmentWatch(record)
+    process, segment = maker(record.name, meanwhile=watch.look)
+    _, foreign = maker("somebody-else")
+    watch.look()
+    process.kill()
+    process.wait()
+    assert f"shared memory {segment.name}" in leftovers.remove_shared_memory(record)
+    assert not segment.exists() and foreign.exists()
+
+
+def test_who_maps_what_is_read_only_while_a_file_is_new(record, monkeypatch):
+    read = []
+    monkeypatch.setattr(leftovers, "note_segments", lambda *_: read.append(1))
+    listed = {}
+    monkeypatch.setattr(leftovers, "_shared_memory", lambda: list(listed.items()))
+    watch = leftovers.SegmentWatch(record, looks=2)
+    listed["a"] = os.stat("/")
+    for _ in range(10):
+        watch.look()
+    assert len(read) == 2
+    listed["b"] = os.stat("/proc")
+    watch.look()
+    assert len(read) == 3
+
+
+def test_what_the_orphans_of_a_killed_driver_map_goes_with_them(driver, maker):
+    """The engine outlives its driver: what it maps is read before it is ended, noted or not."""
+    process, _, _ = driver
+    [path] = leftovers.records_folder().glob("*.json")
+    orphan, segment = maker(path.stem)
+    process.kill()
+    process.wait()
+    assert f"shared memory {segment.name}" in leftovers.remove_leftovers()
+    orphan.wait(10)
+    assert not segment.exists()

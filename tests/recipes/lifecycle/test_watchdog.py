@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-from recipes.lifecycle import watchdog
+from recipes.lifecycle import leftovers, watchdog
 
 SPAWN = "/env/bin/python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=70, pipe_handle=29)"
 TRACKER = "/env/bin/python -c from multiprocessing.resource_tracker import main;main(5)"
@@ -58,3 +58,28 @@ def test_a_dead_engine_is_told_once_it_was_seen():
         child.kill()
     child.wait()
     assert dog._dead_engine([process]) == f"the rollout engine process VLLM::Worker (pid {child.pid}) died"
+
+
+def test_segments_are_noted_while_the_watchdog_waits(monkeypatch):
+    """Also in the time that a run with a dead worker is given: its engine may only then come up."""
+    dog = watchdog.Watchdog(run=None)
+    looks = []
+    monkeypatch.setattr(dog._segments, "look", lambda: looks.append(time.monotonic()))
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.01)
+    assert not dog._wait(0.2)
+    assert len(looks) > 3
+    dog.stop()
+    assert dog._wait(60.0)
+
+
+def test_segments_are_noted_until_a_run_with_a_dead_worker_ends(monkeypatch):
+    dog = watchdog.Watchdog(run=leftovers.RunRecord("run", 1, "", 0.0, 0.0), poll=0.05, grace=0.5)
+    looks, ended = [], []
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(watchdog, "dead_actor", lambda: "a worker died")
+    monkeypatch.setattr(dog._segments, "look", lambda: looks.append(dog.died))
+    for name in ("remove_shared_memory", "end_run"):
+        monkeypatch.setattr(watchdog.leftovers, name, lambda _: None)
+    monkeypatch.setattr(watchdog.os, "_exit", ended.append)
+    dog._watch()
+    assert ended == [watchdog.EXIT_CODE] and looks.count("a worker died") > 5
