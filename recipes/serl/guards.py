@@ -6,12 +6,12 @@ from omegaconf import DictConfig
 
 from recipes.common.guards import require, require_off
 from recipes.common.rows import read_rows
-from recipes.common.split_resources import check_resources
+from recipes.common.split_resources import check_resources, is_split
 from recipes.errors import ConfigError
 from recipes.serl.estimators import NAMES
 from recipes.serl.instructions import load_template
 from recipes.serl.settings import SerlSettings
-from recipes.serl.voting import ENTROPY_RULES
+from recipes.serl.voting import POLICY_RULES
 
 ESTIMATORS = (*NAMES, "reinforce_plus_plus", "rloo", "grpo")
 
@@ -28,6 +28,7 @@ def check_serl_config(config: DictConfig) -> None:
     check_resources(config)
     _check_hook(config, settings)
     _check_estimator(config, settings)
+    _check_teacher(config, settings)
     _check_sizes(config, settings)
     if settings.variant == "self_instruct":
         _check_self_instruction(settings)
@@ -73,15 +74,59 @@ def _check_estimator(config: DictConfig, settings: SerlSettings) -> None:
     if algorithm.adv_estimator == "serl_given":
         require_off(config, "algorithm.use_kl_in_reward", why="RESTRAIN's advantages are no rewards")
         require(config, "serl.variant", "self_instruct", "majority", why="RESTRAIN's advantages come from the vote")
-    if vote.rule in ENTROPY_RULES:
+    if vote.rule in POLICY_RULES:
         require(config, "serl.variant", "self_instruct", "majority", why=f"serl.vote.rule={vote.rule} needs the vote")
         require(config, "serl.vote.convention", "default", why="the original's vote reads no answer")
         require_off(
             config, "algorithm.rollout_correction.bypass_mode", why="the entropies come with the actor's log-probs"
         )
+    if vote.rule == "self_certainty":
+        require_off(config, "actor_rollout_ref.model.use_fused_kernels", why="self-certainty needs the logits")
+        require(
+            config,
+            "actor_rollout_ref.actor.strategy",
+            "fsdp2",
+            "fsdp",
+            why="self-certainty is read in verl's FSDP engine",
+        )
     if vote.flip_weights:
         require(config, "serl.variant", "majority", why="labels flip between visits of a prompt, which returns there")
         require(config, "serl.vote.convention", "default", why="the original's vote reads no answer to compare")
+
+
+def _check_teacher(config: DictConfig, settings: SerlSettings) -> None:
+    if not settings.teacher.answers:
+        return
+    why = "the teacher (serl.teacher.answers) gives the labels of a dataset's questions"
+    require(config, "serl.variant", "majority", why=why)
+    require(config, "serl.vote.rule", "majority", why=why)
+    require(config, "serl.vote.convention", "default", why=why)
+    require_off(config, "serl.vote.flip_weights", why="label flips are those of the policy's votes")
+    if is_split(config):
+        raise ConfigError(
+            "the teacher answers in the policy's rollout engines, which have its weights at hand only where they share "
+            "the devices that train: set resources=colocated, found split"
+        )
+    group = config.actor_rollout_ref
+    if not (group.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+        raise ConfigError(
+            "the teacher (serl.teacher.answers) is the reference model of the KL penalty, and this run has none: set "
+            "actor_rollout_ref.actor.use_kl_loss=true, as estimator=grpo does"
+        )
+    require_off(
+        config,
+        "actor_rollout_ref.model.lora_rank",
+        "actor_rollout_ref.model.lora.rank",
+        "actor_rollout_ref.model.lora_adapter_path",
+        why="with adapters the reference is the base model, which is no average of the policy",
+    )
+    for role in ("actor", "ref"):
+        require(config, f"actor_rollout_ref.{role}.strategy", "fsdp2", why="the teacher is averaged shard by shard")
+    if str(group.ref.fsdp_config.model_dtype) not in ("fp32", "float32"):
+        raise ConfigError(
+            f"in {group.ref.fsdp_config.model_dtype} the teacher would round its steps of "
+            f"{settings.teacher.rate_first:g} and less away: set actor_rollout_ref.ref.fsdp_config.model_dtype=fp32"
+        )
 
 
 def _check_sizes(config: DictConfig, settings: SerlSettings) -> None:

@@ -10,11 +10,11 @@ from recipes.common.reward_faults import RewardFaults
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
 from recipes.serl.pseudo_labels import positive_class, rent_rewards, scrl_rewards
-from recipes.serl.reward import NO_GOLD
+from recipes.serl.reward import NO_GOLD, compute_score
 from recipes.serl.settings import VoteSettings
-from recipes.serl.voting import vote_on_group
+from recipes.serl.voting import vote_of_teacher, vote_on_group
 from reward_fns.majority import Vote
-from reward_fns.result import Score, Skip
+from reward_fns.result import Score, Skip, from_verl
 
 
 def judge_by_vote(
@@ -68,6 +68,56 @@ def judge_by_vote(
     return judged, first_responses(settlement, settings.trained_of(n))
 
 
+def judge_by_teacher(
+    groups: Sequence[responses.Group],
+    instructions: Mapping[str, Instruction],
+    texts: Mapping[str, Sequence[str | None]],
+    settings: VoteSettings,
+    faults: RewardFaults,
+    *,
+    n: int,
+    on_vote: Callable[[Vote], object] = lambda vote: None,
+) -> tuple[Round, Settlement]:
+    """As `judge_by_vote`, with the majority of the teacher's `texts` (by uid) as the label.
+
+    The agreement of a group is the share of its answers that equal the label, its entropy that of the teacher's vote;
+    `on_vote` sees the votes of the policy, which is what may collapse.
+
+    Raises:
+        BudgetSpent: more responses failed, or could not be compared, than the budget allows.
+    """
+    judged, found = Round([]), {group.uid: group for group in groups}
+    agreements = []
+    for uid, instruction in instructions.items():
+        group = found.get(uid)
+        if group is None or len(group.samples) < n:
+            _leave(judged, instruction, group, "incomplete_group")
+            continue
+        vote = vote_of_teacher(group, texts[uid], ties=settings.ties)
+        if vote is not None:
+            on_vote(vote.policy)
+            agreements.append(vote.teacher.agreement)
+        if vote is None or vote.teacher.winner is None:
+            _leave(judged, instruction, group, group.drop or "")
+            continue
+        keys = [sample.key for sample in group.samples]
+        judged.groups.append(
+            Group(
+                instruction,
+                sum(vote.rewards) / n,
+                vote.teacher.entropy,
+                _label_of_teacher(group, vote.rewards, texts[uid][vote.teacher.winner]),
+                vote.teacher.answers[vote.teacher.winner],
+                handle=uid,
+                classes=dict(zip(keys, vote.policy.classes, strict=True)),
+            )
+        )
+    if agreements:
+        judged.metrics["serl/teacher/agreement"] = sum(agreements) / len(agreements)
+    settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=n)
+    return judged, first_responses(settlement, settings.trained_of(n))
+
+
 def first_responses(settlement: Settlement, number: int) -> Settlement:
     """Keep the first `number` responses of each prompt, in the order of their sessions; the others are dropped."""
     seen: Counter[str] = Counter()
@@ -117,17 +167,24 @@ def judge_by_label(
     return judged, settlement
 
 
-def rewards_by_entropy(
-    groups: Sequence[Group], entropies: Mapping[str, float], settings: VoteSettings
+def rewards_by_policy(
+    groups: Sequence[Group], measured: Mapping[str, float], settings: VoteSettings
 ) -> dict[str, float]:
-    """The rewards of SCRL or RENT for every row whose mean token entropy is known, by key; `entropies` are in nats."""
+    """The rewards of SCRL, RENT or self-certainty for every row that the policy's log-probs came for, by key.
+
+    Args:
+        measured: the mean over the tokens of each response, in nats: of the entropy, or of the self-certainty, which
+            is the reward itself, with or without an answer.
+    """
     rewards: dict[str, float] = {}
     for group in groups:
-        keys = [key for key in group.classes if key in entropies]
+        keys = [key for key in group.classes if key in measured]
         if not keys:
             continue
-        classes, known = [group.classes[key] for key in keys], [entropies[key] for key in keys]
-        if settings.rule == "rent":
+        classes, known = [group.classes[key] for key in keys], [measured[key] for key in keys]
+        if settings.rule == "self_certainty":
+            found = known
+        elif settings.rule == "rent":
             found = rent_rewards(classes, known)
         else:
             counts = Counter(number for number in group.classes.values() if number is not None)
@@ -185,6 +242,18 @@ def _leave(judged: Round, instruction: Instruction, group: responses.Group | Non
 
 def _lacks_gold(verdict: object) -> bool:
     return isinstance(verdict, Score) and verdict.reason == NO_GOLD
+
+
+def _label_of_teacher(group: responses.Group, rewards: Sequence[float], text: str | None) -> bool | None:
+    """Whether the label is right: by the verdict on a response that equals it, else on the teacher's own text."""
+    for sample, reward in zip(group.samples, rewards, strict=True):
+        if reward:
+            return _label(sample.judged)
+    fields = group.samples[0].fields
+    gold = (fields.get("reward_model") or {}).get("ground_truth")
+    if gold is None or gold == "":
+        return None
+    return _label(from_verl(compute_score(fields["data_source"], text or "", gold, fields.get("extra_info"))))
 
 
 def _label(verdict: object) -> bool | None:

@@ -9,6 +9,7 @@ from pydantic import Field
 from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, Share, read
 from recipes.errors import ConfigError
 from recipes.serl.difficulty import check_bounds
+from recipes.serl.teacher import TeacherSettings
 from recipes.serl.voting import Rule
 
 
@@ -60,7 +61,7 @@ class VoteSettings:
         ties: `undecided` drops a group whose vote is tied; `earliest` lets the answer sampled first win.
         question_in_text: vote on question and response together, as the original.
         rule: `majority` rewards the winning answer; `restrain` gives the advantages of RESTRAIN (`estimator=restrain`),
-            `scrl` and `rent` the rewards of SCRL and RENT from the policy's entropies.
+            `scrl` and `rent` the rewards of SCRL and RENT from the policy's entropies, `self_certainty` Intuitor's.
         restrain_least: answers of a group that must agree for any label to be believed.
         restrain_penalty: subtracted from every response of a group without such a label.
         scrl_positive: least share of the answers that makes the most frequent one SCRL's positive label.
@@ -154,6 +155,7 @@ class SerlSettings:
     log_instructions: CountOrZero = 3
     instructions: InstructionSettings = field(default_factory=InstructionSettings)
     vote: VoteSettings = field(default_factory=VoteSettings)
+    teacher: TeacherSettings = field(default_factory=TeacherSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from recipes.common.groups import Group, Sample
 from recipes.serl.pseudo_labels import restrain_advantages
@@ -16,9 +16,9 @@ from reward_fns.result import Score, Skip
 
 Convention = Literal["default", "reference"]
 Ties = Literal["undecided", "earliest"]
-Rule = Literal["majority", "restrain", "scrl", "rent"]
-ENTROPY_RULES = frozenset({"scrl", "rent"})
-"""Rules whose rewards need the entropies of the policy, and so come after the vote."""
+Rule = Literal["majority", "restrain", "scrl", "rent", "self_certainty"]
+POLICY_RULES = frozenset({"scrl", "rent", "self_certainty"})
+"""Rules whose rewards need the next-token distributions of the policy, and so come after the vote."""
 
 
 def majority_reward(
@@ -52,20 +52,18 @@ def vote_on_group(
     it also gets Skips, which count against the failure budget, and the vote is `None`.
 
     With `rule="restrain"` the results are the advantages of `restrain_advantages` with `least` and `penalty`, with or
-    without a winner; with one of `ENTROPY_RULES` they are 0 until the entropies are known.
+    without a winner; with one of `POLICY_RULES` they are 0 until the policy's distributions are known.
     """
     texts = [_text(sample, question_in_text) for sample in group.samples]
     try:
         vote = majority_vote(texts, convention=convention, ties=ties)
     except SkipError as error:
-        group.drop = "vote_failed"
-        for sample in group.samples:
-            sample.result = Skip(f"vote_failed: {error}")
+        _fail(group, error)
         return None
     if rule != "majority":
         rewards = (
             [0.0] * len(texts)
-            if rule in ENTROPY_RULES
+            if rule in POLICY_RULES
             else restrain_advantages(vote.classes, least=least, penalty=penalty)
         )
         for sample, reward, won, answer in zip(group.samples, rewards, vote.rewards, vote.answers, strict=True):
@@ -77,6 +75,51 @@ def vote_on_group(
     for sample, result in zip(group.samples, vote.results(), strict=True):
         sample.result = result
     return vote
+
+
+class TaughtVote(NamedTuple):
+    """The votes on one prompt where a teacher gives the label.
+
+    Attributes:
+        teacher: over the teacher's answers; its winner is the label.
+        policy: over the group's own answers, which decides nothing here.
+        rewards: 1.0 for each response with the label's answer, else 0.0; empty without a label.
+    """
+
+    teacher: Vote
+    policy: Vote
+    rewards: tuple[float, ...] = ()
+
+
+def vote_of_teacher(group: Group, texts: Sequence[str | None], *, ties: Ties) -> TaughtVote | None:
+    """Let the teacher's `texts` vote, and write 1 or 0 as the result of each sample (Co-rewarding-II).
+
+    Without a label (a tie, no answers) the group gets `drop`, its results stay. It is None where a text is missing,
+    and where the workers that compare answers fail, which gives the group Skips as in `vote_on_group`.
+    """
+    if any(text is None for text in texts):
+        group.drop = "teacher_incomplete"
+        return None
+    responses = [sample.response for sample in group.samples]
+    try:
+        teacher, policy = majority_vote(texts, ties=ties), majority_vote(responses, ties=ties)
+        if teacher.winner is None:
+            group.drop = f"teacher_{teacher.reason}"
+            return TaughtVote(teacher, policy)
+        label, *classes = majority_vote([texts[teacher.winner], *responses]).classes
+    except SkipError as error:
+        _fail(group, error)
+        return None
+    rewards = tuple(float(label is not None and number == label) for number in classes)
+    for sample, reward, answer in zip(group.samples, rewards, policy.answers, strict=True):
+        sample.result = Score(reward, "" if reward else "minority" if answer else "abstained", answer)
+    return TaughtVote(teacher, policy, rewards)
+
+
+def _fail(group: Group, error: SkipError) -> None:
+    group.drop = "vote_failed"
+    for sample in group.samples:
+        sample.result = Skip(f"vote_failed: {error}")
 
 
 def _text(sample: Sample, question_in_text: bool) -> str:

@@ -191,6 +191,40 @@ LEDGER: Ledger = {
             f"{_TRAINER}._get_required_batch_multiple", "read for the size of padded batches", Signature("self dp_size")
         ),
     ),
+    "recipes/serl/adapters/certainty.py": (
+        Symbol(
+            "verl.workers.engine_workers:TrainingWorker.infer_batch",
+            "surrounded: calls loss_fn where the batch says compute_loss, and returns the whole model output",
+            Digest("f10aeed59f947f82"),
+        ),
+        Symbol(
+            "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_outputs",
+            "relied upon: hands logits to the loss function where the batch says distillation_use_topk",
+            Digest("70b9710f6e76a417"),
+        ),
+    ),
+    "recipes/serl/adapters/teacher.py": (
+        Symbol(
+            "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights",
+            "called with the reference in the actor's place: of the actor it reads the engine alone",
+            Digest("5d682f9bed12e78b"),
+        ),
+        Symbol(
+            "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager.__init__",
+            "relied upon: checkpoint_save_contents and checkpoint_load_contents say what is saved and loaded",
+            Digest("828d2c2b60e59ee0"),
+        ),
+    ),
+    "recipes/serl/adapters/teaching.py": (
+        Symbol(
+            f"{_TRAINER}._init_resource_pool_mgr", "surrounded: workers of our own classes", Digest("8f579946ba2432c8")
+        ),
+        Symbol(
+            f"{_SYNC_TRAINER}.on_step_end",
+            "surrounded: the policy's weights are in the engines again",
+            Digest("80f3426e241342f8"),
+        ),
+    ),
     "recipes/serl/adapters/run.py": (
         Symbol(
             f"{_TRAINER}._save_checkpoint",

@@ -1,9 +1,9 @@
-"""Sample continuations of few-shot prompts from the running rollout servers, with sampling settings of their own."""
+"""Sample continuations of prompts from the running rollout servers, with sampling settings of their own."""
 
 import asyncio
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -31,10 +31,31 @@ def generate_texts(
     engine: str = "vllm",
     timeout: float = 600.0,
 ) -> list[str | None]:
-    """Sample one continuation of each few-shot prompt from verl's LLM servers, which must be awake.
+    """`sample_texts` of few-shot prompts, with the sampling of the instructions."""
+    sampling = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "presence_penalty": settings.presence_penalty,
+        "max_tokens": settings.max_tokens,
+    }
+    return sample_texts(client, tokenizer, sampling, prompts, seed=seed, engine=engine, timeout=timeout)
+
+
+def sample_texts(
+    client: Any,
+    tokenizer: Any,
+    sampling: Mapping[str, Any],
+    prompts: Sequence[Sequence[int]],
+    *,
+    seed: str,
+    engine: str = "vllm",
+    timeout: float = 600.0,
+) -> list[str | None]:
+    """Sample one continuation of each prompt from verl's LLM servers, which must be awake.
 
     Args:
         client: verl's client of its LLM servers.
+        sampling: parameters of a request, without its seed.
         prompts: token ids of each prompt.
         seed: the request of a prompt has a seed that depends on this text and the prompt's place.
         engine: name of the rollout engine.
@@ -46,16 +67,10 @@ def generate_texts(
     Raises:
         GenerationFailed: all of them failed.
     """
-    sampling = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "presence_penalty": settings.presence_penalty,
-        "max_tokens": settings.max_tokens,
-    }
 
     async def ask(number: int, ids: Sequence[int]) -> Sequence[int]:
         own = {SEED_NAMES.get(engine, "seed"): zlib.crc32(f"{seed}/{number}".encode())}
-        request = client.generate(uuid4().hex, prompt_ids=ids, sampling_params=sampling | own)
+        request = client.generate(uuid4().hex, prompt_ids=ids, sampling_params={**sampling, **own})
         return (await asyncio.wait_for(request, timeout)).token_ids
 
     async def ask_all() -> list[Any]:
@@ -64,9 +79,9 @@ def generate_texts(
     found = asyncio.run(ask_all())
     errors = [ids for ids in found if isinstance(ids, BaseException)]
     for error in errors:
-        logger.warning("a few-shot prompt was not answered: %r", error)
+        logger.warning("a prompt was not answered: %r", error)
     if errors and len(errors) == len(found):
-        raise GenerationFailed(f"no few-shot prompt of {len(prompts)} was answered: {errors[0]!r}") from errors[0]
+        raise GenerationFailed(f"no prompt of {len(prompts)} was answered: {errors[0]!r}") from errors[0]
     return [
         None if isinstance(ids, BaseException) else tokenizer.decode(ids, skip_special_tokens=True) for ids in found
     ]

@@ -6,7 +6,16 @@ from recipes.common import data_plane
 from recipes.common.data_plane import KVBatchMeta
 
 # What verl computes for each response token after sampling.
-TOKEN_FIELDS = ("old_log_probs", "log_probs", "entropy", "ref_log_prob", "token_level_rewards", "advantages", "returns")
+TOKEN_FIELDS = (
+    "old_log_probs",
+    "log_probs",
+    "entropy",
+    "self_certainty",
+    "ref_log_prob",
+    "token_level_rewards",
+    "advantages",
+    "returns",
+)
 
 
 def reset_padding(batch: KVBatchMeta) -> None:

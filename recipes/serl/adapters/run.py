@@ -74,8 +74,9 @@ class SerlRun(SplitRollout, GroupedTrainer):
             # Step k trains at k of so many, so that neither end of the schedule falls on a step.
             actor.optim.total_training_steps = self.total_training_steps + 1
 
-    def _save_checkpoint(self) -> None:
-        content = {
+    def own_state(self) -> dict:
+        """What a resumed run needs beside verl's checkpoint; JSON types."""
+        return {
             "source": self.source.state_dict(),
             "journal": self.journal.sync(),
             "trained_prompts": self.trained_prompts,
@@ -84,8 +85,10 @@ class SerlRun(SplitRollout, GroupedTrainer):
             "alarm": self.alarm.state_dict(),
             "labels": self.labels.state_dict(),
         }
+
+    def _save_checkpoint(self) -> None:
         # verl names the checkpoint as the latest at the end of its save, so the state has to be there before.
-        state.save(state.step_folder(self.config, self.global_steps) / STATE_FILE, content)
+        state.save(state.step_folder(self.config, self.global_steps) / STATE_FILE, self.own_state())
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:

@@ -10,20 +10,28 @@ from recipes.common import data_plane
 from recipes.common.data_plane import TRAIN, KVBatchMeta
 from recipes.common.rows import read_rows
 from recipes.serl.adapters.answering import instruction_row, prompt_batch
+from recipes.serl.adapters.certainty import FIELD
 from recipes.serl.adapters.generation import chat_tokenizer, generate_texts, rollout_engines
 from recipes.serl.adapters.padding import reset_padding
 from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
-from recipes.serl.adapters.run import RunStalled, SerlRun
+from recipes.serl.adapters.run import RunStalled
+from recipes.serl.adapters.teaching import Teaching
 from recipes.serl.collection import Collection, Round, collect
 from recipes.serl.instructions import load_template
-from recipes.serl.judging import judge_by_label, judge_by_vote, positive_share, rewards_by_entropy
+from recipes.serl.judging import (
+    judge_by_label,
+    judge_by_teacher,
+    judge_by_vote,
+    positive_share,
+    rewards_by_policy,
+)
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.sources import DatasetSource, SelfInstructSource
-from recipes.serl.voting import ENTROPY_RULES
+from recipes.serl.voting import POLICY_RULES
 from reward_fns.majority import Vote
 
 
-class SerlTrainer(SerlRun):
+class SerlTrainer(Teaching):
     """SeRL on verl's V1 trainer.
 
     A step collects groups until `data.train_batch_size` prompts survive the difficulty filter, computes advantages,
@@ -75,7 +83,7 @@ class SerlTrainer(SerlRun):
                 collection = self._collect(sample_batch_size)
             self.on_sample_end()
         # What is left of the collection without the rollout engine's part is the recipe's own time.
-        engine = timing_raw.get("instructions", 0.0) + timing_raw.get("answers", 0.0)
+        engine = sum(timing_raw.get(name, 0.0) for name in ("instructions", "answers", "teacher"))
         timing_raw["serl_driver"] = timing_raw["collect"] - engine
         metrics.update(collection.metrics)
         self.account(collection, metrics)
@@ -83,7 +91,9 @@ class SerlTrainer(SerlRun):
         if self.settings.vote.rule == "scrl":
             metrics["serl/vote/positive_share"] = positive_share(collection.groups, self.settings.vote)
         self.flip_weights = self.labels.weights(collection.trained) if self.settings.vote.flip_weights else {}
-        return self._train(collection, metrics, timing_raw)
+        batch = self._train(collection, metrics, timing_raw)
+        self.move_teacher(metrics)
+        return batch
 
     def _collect(self, n_prompts: int) -> Collection:
         multiple = self._prompts_per_update()
@@ -112,7 +122,8 @@ class SerlTrainer(SerlRun):
             )
 
     def _answer(self, instructions: list[Instruction]) -> Round:
-        """Sample the answers of one round, and judge them."""
+        """Sample the answers of one round, the teacher's too where there is one, and judge them."""
+        self.serve_policy()
         prompts, uids = prompt_batch([self._row(instruction) for instruction in instructions], self.global_steps)
         with marked_timer("answers", self.timing_raw):
             self._submit_batch_to_rollout(prompts)
@@ -120,18 +131,31 @@ class SerlTrainer(SerlRun):
                 global_steps=self.global_steps, partition_id=TRAIN, batch_size=len(uids)
             )
         batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        taught = None
+        if self.settings.teacher.answers:
+            seed = f"{self.settings.rng_seed}/teacher/{self.global_steps}/{instructions[0].idx}"
+            taught = self.teacher_texts(batch, uids, seed)
         with marked_timer("vote", self.timing_raw):
-            judged = self._judge(batch, dict(zip(uids, instructions, strict=True)))
+            judged = self._judge(batch, dict(zip(uids, instructions, strict=True)), taught)
         return replace(judged, metrics=sampled | judged.metrics)
 
-    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction]) -> Round:
-        """Judge a round by vote or by label; rows of `batch` that cannot train leave the TransferQueue.
+    def _judge(
+        self,
+        batch: KVBatchMeta,
+        by_uid: dict[str, Instruction],
+        taught: dict[str, list[str | None]] | None = None,
+    ) -> Round:
+        """Judge a round by vote, by label or by what the teacher answered; what cannot train leaves the TransferQueue.
 
         Where none stays, none leaves yet: verl's metrics need rows even of a step without a vote.
         """
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
         if self.settings.variant == "ground_truth":
             judged, settlement = judge_by_label(groups, by_uid, self.group_hook, self.reward_faults, n=n)
+        elif taught is not None:
+            judged, settlement = judge_by_teacher(
+                groups, by_uid, taught, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
+            )
         else:
             judged, settlement = judge_by_vote(
                 groups, by_uid, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
@@ -145,7 +169,8 @@ class SerlTrainer(SerlRun):
             judged,
             rows=data_plane.select(batch, kept) if kept else batch,
             settled=bool(kept),
-            metrics={name: number for name, number in settlement.metrics.items() if name.startswith(faults)},
+            metrics=judged.metrics
+            | {name: number for name, number in settlement.metrics.items() if name.startswith(faults)},
         )
 
     def _watch(self, vote: Vote) -> None:
@@ -198,23 +223,38 @@ class SerlTrainer(SerlRun):
         batch = self._balance_batch(batch, metrics=metrics)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             batch = self._compute_old_log_prob(batch, metrics=metrics)
-        if self.settings.vote.rule in ENTROPY_RULES:
-            self._reward_by_entropy(batch)
+        if self.settings.vote.rule in POLICY_RULES:
+            self._reward_by_policy(batch, metrics)
         if self.use_reference_policy:
             with marked_timer("ref", timing_raw, color="olive"):
                 batch = self._compute_ref_log_prob(batch, metrics=metrics)
         with marked_timer("adv", timing_raw, color="brown"):
             return self._compute_advantage(batch, metrics=metrics)
 
-    def _reward_by_entropy(self, batch: KVBatchMeta) -> None:
-        """Write the rewards that need the entropies of the policy, which its log-probs came with."""
-        keys = data_plane.real_keys(batch)
-        rows = data_plane.read(batch, "entropy", "response_mask", keys=keys)
-        entropies = {
-            key: float((entropy * mask).sum() / mask.sum().clamp(min=1))
-            for key, entropy, mask in zip(keys, rows["entropy"], rows["response_mask"], strict=True)
+    def _reward_by_policy(self, batch: KVBatchMeta, metrics: dict) -> None:
+        """Write the rewards that need the policy's next-token distributions, of which its log-probs came with a sum."""
+        keys, field = data_plane.real_keys(batch), "entropy"
+        if self.settings.vote.rule == FIELD:
+            field = FIELD
+            self._cut_to_responses(batch, field)
+        rows = data_plane.read(batch, field, "response_mask", keys=keys)
+        means = {
+            key: float((values * mask).sum() / mask.sum().clamp(min=1))
+            for key, values, mask in zip(keys, rows[field], rows["response_mask"], strict=True)
         }
-        data_plane.write_rewards(batch, rewards_by_entropy(self.groups, entropies, self.settings.vote))
+        if field == FIELD and means:
+            metrics["serl/vote/self_certainty"] = sum(means.values()) / len(means)
+        data_plane.write_rewards(batch, rewards_by_policy(self.groups, means, self.settings.vote))
+
+    @staticmethod
+    def _cut_to_responses(batch: KVBatchMeta, field: str) -> None:
+        """Keep of a field that the actor wrote for prompt and response the part that says how each token was drawn."""
+        rows = data_plane.read(batch, field, "response_mask")
+        # The distribution of a token is the one after the token before it.
+        drawn = [
+            row[len(row) - len(mask) - 1 : -1] for row, mask in zip(rows[field], rows["response_mask"], strict=True)
+        ]
+        data_plane.write(batch, {field: drawn})
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         algorithm = self.config.algorithm

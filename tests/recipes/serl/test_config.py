@@ -52,6 +52,18 @@ def changed(base, seeds, changes):
     return config
 
 
+TAUGHT = {
+    "serl.variant": "majority",
+    "serl.teacher.answers": 8,
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "actor_rollout_ref.ref.strategy": "fsdp2",
+}
+SPLIT = {
+    "actor_rollout_ref.hybrid_engine": False,
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 8,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
+}
 COMBINATIONS = [
     groups
     for groups in itertools.product(VARIANTS, ESTIMATORS, CONVENTIONS, SCALES)
@@ -100,6 +112,17 @@ def test_the_reference_convention_has_the_constants_of_the_original(seeds):
     assert serl.answer_template == "{question}" and rollout.agent.default_agent_loop == "serl_raw_prompt"
 
 
+@pytest.mark.parametrize("scale", ["toy", "qwen3_4b"])
+def test_co_rewarding_has_the_authors_sizes(seeds, scale):
+    config = composed(seeds, "variant=co_rewarding", "estimator=grpo", f"scale={scale}")
+    check_serl_config(config)
+    teacher = SerlSettings.from_mapping(OmegaConf.to_container(config.serl, resolve=True)).teacher
+    assert (teacher.answers, teacher.rate_first, teacher.rate_last) == (8, 0.01, 1e-5)
+    assert config.actor_rollout_ref.ref.strategy == "fsdp2" and config.serl.reward_difficulty_bounds == [0.0, 1.0]
+    if scale != "toy":
+        assert config.actor_rollout_ref.rollout.n == 8
+
+
 def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
     config = composed(seeds, "estimator=grpo", "algorithm.kl_ctrl.kl_coef=1e-3")
     actor = config.actor_rollout_ref.actor
@@ -129,6 +152,21 @@ def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
         ({"serl.vote.rule": "scrl", "serl.variant": "ground_truth"}, "serl.vote.rule=scrl needs the vote"),
         ({"serl.vote.rule": "rent", "serl.vote.convention": "reference"}, "serl.vote.convention=default"),
         ({"serl.vote.rule": "rent", "algorithm.rollout_correction.bypass_mode": True}, "bypass_mode=false"),
+        (
+            {"serl.vote.rule": "self_certainty", "actor_rollout_ref.model.use_fused_kernels": True},
+            "use_fused_kernels=false",
+        ),
+        ({"serl.vote.rule": "self_certainty", "actor_rollout_ref.actor.strategy": "megatron"}, "fsdp2 or fsdp"),
+        ({"serl.vote.rule": "self_certainty", "serl.variant": "ground_truth"}, "needs the vote"),
+        ({"serl.teacher.answers": 8}, "labels of a dataset's questions: set serl.variant=majority"),
+        (TAUGHT | {"serl.vote.rule": "rent"}, "serl.vote.rule=majority, found rent"),
+        (TAUGHT | {"serl.vote.convention": "reference"}, "serl.vote.convention=default"),
+        (TAUGHT | {"serl.vote.flip_weights": True}, "serl.vote.flip_weights=false"),
+        (TAUGHT | {"algorithm.use_kl_in_reward": False}, "actor_rollout_ref.actor.use_kl_loss=true"),
+        (TAUGHT | {"actor_rollout_ref.model.lora_rank": 8}, "which is no average of the policy"),
+        (TAUGHT | {"actor_rollout_ref.ref.strategy": "fsdp"}, "actor_rollout_ref.ref.strategy=fsdp2, found fsdp"),
+        (TAUGHT | {"actor_rollout_ref.ref.fsdp_config.model_dtype": "bf16"}, "ref.fsdp_config.model_dtype=fp32"),
+        (TAUGHT | SPLIT, "resources=colocated, found split"),
         (
             {
                 "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": False,

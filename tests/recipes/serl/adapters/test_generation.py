@@ -46,7 +46,7 @@ def test_answers_come_in_order_and_faults_stay_with_their_prompt():
 
 
 def test_a_call_without_any_answer_is_a_fault_of_the_server():
-    with pytest.raises(GenerationFailed, match="no few-shot prompt of 2 was answered: ValueError"):
+    with pytest.raises(GenerationFailed, match="no prompt of 2 was answered: ValueError"):
         texts(Server({1: ValueError("gone"), 2: ValueError("gone")}), [[1], [2]])
 
 

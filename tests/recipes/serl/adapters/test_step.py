@@ -15,7 +15,7 @@ from omegaconf import OmegaConf, open_dict
 from tensordict import NonTensorStack, TensorDict
 from transformers import PreTrainedTokenizerFast
 
-from recipes.serl.judging import rewards_by_entropy
+from recipes.serl.judging import rewards_by_policy
 from recipes.serl.pseudo_labels import restrain_advantages
 from reward_fns.result import Score, Skip, to_verl
 
@@ -261,7 +261,7 @@ def test_rewards_from_the_entropies_of_the_policy(make, rule, estimator):
     metrics = step(trainer)
     batch, data = trainer.engine.updates[-1]
     entropies = trainer.engine.entropies
-    wanted = rewards_by_entropy(trainer.groups, entropies, trainer.settings.vote)
+    wanted = rewards_by_policy(trainer.groups, entropies, trainer.settings.vote)
     for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True):
         assert float(row.sum()) == pytest.approx(wanted[key], abs=1e-5) and float(row[:-1].abs().sum()) == 0
     assert len(batch) == 4 * N and metrics["serl/groups_trained"] == 4
