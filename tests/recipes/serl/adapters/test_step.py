@@ -63,15 +63,38 @@ class Engine:
 
     def __init__(self, tq, tokenizer, write, answer):
         self.tq, self.tokenizer, self.write, self.answer = tq, tokenizer, write, answer
-        self.calls, self.rounds, self.updates, self.entropies = 0, [], [], {}
+        self.calls, self.rounds, self.updates, self.measured = 0, [], [], {"entropy": {}, "self_certainty": {}}
+        self.events, self.teach, self.served = [], None, "policy"
         self._dispatch_info = {"actor": [0]}
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
         self.calls += 1
-        text = self.write(random.Random(sampling_params["seed"]))
+        if self.served == "teacher":
+            text = self.teach(self.tokenizer.decode(prompt_ids), sampling_params)
+        else:
+            text = self.write(random.Random(sampling_params["seed"]))
         return SimpleNamespace(token_ids=self.tokenizer(text)["input_ids"])
 
+    def sleep_replicas(self):
+        self.served = None
+
+    def serve_teacher(self, global_steps):
+        assert self.served is None, "weights are sent to an engine that is asleep"
+        self.served = "teacher"
+        self.events.append(("teacher", global_steps))
+
+    def update_weights(self, global_steps):
+        assert self.served is None, "weights are sent to an engine that is asleep"
+        self.served = "policy"
+        self.events.append(("policy", global_steps))
+
+    def move_teacher(self, rate):
+        self.events.append(("moved", rate))
+        return [0.5]
+
     def generate_sequences(self, batch):
+        assert self.served == "policy", "the policy answers"
+        self.events.append(("answers", len(batch["uid"])))
         rows = [
             (f"{uid}_{session}_0", message[0]["content"], session)
             for uid, message in zip(batch["uid"], batch["raw_prompt"], strict=True)
@@ -119,9 +142,14 @@ class Engine:
     def compute_log_prob(self, batch):
         data = self.tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["input_ids", "response_mask"])
         rows = [-0.5 - 0.001 * (ids % 7).float() for ids in data["input_ids"].unbind()]
-        fields = TensorDict({"log_probs": nested(rows), "entropy": nested(rows)}, batch_size=len(rows))
-        for key, row, mask in zip(batch.keys, rows, data["response_mask"].unbind(), strict=True):
-            self.entropies[key] = float(row[-len(mask) - 1 : -1].mean())
+        # As verl's worker with a certain actor: a value for each token of prompt and response.
+        found = {"entropy": rows, "self_certainty": [5.0 - row**2 for row in rows]}
+        for name, values in found.items():
+            for key, row, mask in zip(batch.keys, values, data["response_mask"].unbind(), strict=True):
+                self.measured[name][key] = float(row[-len(mask) - 1 : -1].mean())
+        fields = TensorDict(
+            {"log_probs": nested(rows)} | {name: nested(values) for name, values in found.items()}, batch_size=len(rows)
+        )
         return self.tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
 
     compute_ref_log_prob = compute_log_prob
@@ -172,7 +200,7 @@ def make(tq, tokenizer, tmp_path):
         trainer.actor_rollout_wg = trainer.ref_policy_wg = trainer.agent_loop_manager = trainer.replay_buffer = engine
         trainer.get_llm_client = lambda: engine
         trainer.trainer_mode, trainer.curr_step_profile = "sync", False
-        trainer.checkpoint_manager = SimpleNamespace(sleep_replicas=lambda: None)
+        trainer.checkpoint_manager = engine
         trainer.journal, trainer.global_steps = Journal(tmp_path / "journal"), 0
         trainer.source = trainer.self_instruct()
         return trainer
@@ -188,6 +216,7 @@ def step(trainer):
 
     trainer.global_steps += 1
     trainer.timing_raw, metrics = {}, {}
+    trainer.engine.served, trainer.teacher_serves = "policy", False
     batch = trainer._step_once(metrics, trainer.timing_raw, 4)
     assert len(batch) > 0, "verl's metrics need rows"
     transfer_queue.kv_clear(keys=batch.keys, partition_id="train")
@@ -253,15 +282,18 @@ def test_restrain_trains_on_its_own_advantages(make):
         assert [found[session] for session in range(N)] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("rule", ["scrl", "rent"])
+@pytest.mark.parametrize("rule", ["scrl", "rent", "self_certainty"])
 @pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp"])
-def test_rewards_from_the_entropies_of_the_policy(make, rule, estimator):
-    """The engine's entropies differ between tokens; with statistics before the filter all groups are scored."""
+def test_rewards_from_the_distributions_of_the_policy(make, rule, estimator):
+    """The engine's values differ between tokens; with statistics before the filter all groups are scored."""
     trainer = make(problems, divided, f"estimator={estimator}", f"serl.vote.rule={rule}")
     metrics = step(trainer)
     batch, data = trainer.engine.updates[-1]
-    entropies = trainer.engine.entropies
-    wanted = rewards_by_policy(trainer.groups, entropies, trainer.settings.vote)
+    measured = trainer.engine.measured["self_certainty" if rule == "self_certainty" else "entropy"]
+    wanted = rewards_by_policy(trainer.groups, measured, trainer.settings.vote)
+    if rule == "self_certainty":
+        assert wanted == {key: measured[key] for group in trainer.groups for key in group.classes if key in measured}
+        assert 4.6 < metrics["serl/vote/self_certainty"] < 4.8
     for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True):
         assert float(row.sum()) == pytest.approx(wanted[key], abs=1e-5) and float(row[:-1].abs().sum()) == 0
     assert len(batch) == 4 * N and metrics["serl/groups_trained"] == 4
@@ -270,6 +302,70 @@ def test_rewards_from_the_entropies_of_the_policy(make, rule, estimator):
         assert metrics["serl/vote/positive_share"] == 1.0
         trained = {key.rsplit("_", 2)[0] for key in batch.keys}
         assert all(wanted[f"{uid}_2_0"] < 0.1 < wanted[f"{uid}_0_0"] for uid in trained)
+
+
+def taught(make, teach, *overrides):
+    """A trainer with a teacher, on prompts of a dataset."""
+    from recipes.serl.adapters.answering import instruction_row
+    from recipes.serl.pool import Instruction
+    from recipes.serl.sources import DatasetSource
+
+    options = ["estimator=grpo", "serl.teacher.answers=3", "serl.reward_difficulty_bounds=[0.0,1.0]"]
+    trainer = make(problems, divided, *options, "trainer.total_training_steps=4", *overrides)
+    trainer.engine.teach = teach
+    trainer.source = DatasetSource(SEEDS, rng_seed=1, epochs=9)
+    trainer.train_dataset = [
+        instruction_row(Instruction(i, question, "dataset"), "{question}", i) for i, question in enumerate(SEEDS)
+    ]
+    return trainer
+
+
+def test_the_teachers_majority_is_the_label(make):
+    """It says 2, which at most the third of a group's four answers does; one of its three says something else."""
+    seen = []
+
+    def teach(question, sampling):
+        seen.append((question, sampling))
+        return f"\\boxed{{{2 if len(seen) % 3 else 1}}}"
+
+    trainer = taught(make, teach)
+    metrics = step(trainer)
+    batch, data = trainer.engine.updates[-1]
+    for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True):
+        question = next(g.instruction.text for g in trainer.groups if g.handle == key.rsplit("_", 2)[0])
+        assert float(row.sum()) == float(divided(question, int(key.rsplit("_", 2)[1])).startswith("It is \\boxed{2}"))
+    assert len(batch) == 4 * N and metrics["serl/teacher/agreement"] == pytest.approx(2 / 3)
+    assert [question for question, _ in seen] == [g.instruction.text for g in trainer.groups for _ in range(3)]
+    assert len({sampling["seed"] for _, sampling in seen}) == 12 and seen[0][1]["temperature"] == 1.0
+    assert trainer.engine.events == [
+        ("answers", 4),
+        ("teacher", 0),
+        ("moved", pytest.approx(metrics["serl/teacher/rate"])),
+    ]
+    assert metrics["serl/teacher/rate"] == pytest.approx(1e-5 + 0.00999 * (1 + 2**-0.5) / 2)
+    assert metrics["serl/teacher/distance"] == 0.5 and trainer.timing_raw["teacher"] > 0
+
+
+def test_another_round_is_answered_by_the_policy_again(make):
+    """The teacher's answers to the first round are all different."""
+    seen = []
+
+    def teach(question, sampling):
+        seen.append(question)
+        return f"\\boxed{{{len(seen) if len(seen) <= 12 else 1}}}"
+
+    trainer = taught(make, teach)
+    metrics = step(trainer)
+    assert metrics["serl/unusable/teacher_tie"] == 4 and metrics["serl/groups_trained"] == 4
+    served = [name for name, _ in trainer.engine.events]
+    assert served == ["answers", "teacher", "policy", "answers", "teacher", "moved"]
+
+
+def test_a_step_that_trains_nothing_still_moves_the_teacher(make):
+    trainer = taught(make, lambda question, sampling: "I would rather not say anything.")
+    metrics = step(trainer)
+    assert metrics["serl/groups_trained"] == 0 and metrics["serl/unusable/teacher_no_answers"] == 12
+    assert trainer.engine.updates == [] and trainer.engine.events[-1][0] == "moved"
 
 
 def test_weights_multiply_the_advantages_of_their_prompts(make):
