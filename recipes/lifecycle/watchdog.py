@@ -8,6 +8,7 @@ memory those map, which a kill would leave behind. What stands still without a d
 ends the run with a non-zero exit code.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -52,28 +53,26 @@ class Watchdog:
     def start(self) -> None:
         self._thread = threading.Thread(target=self._watch, name="verl-duets-watchdog", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._note, name="verl-duets-segments", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _wait(self, seconds: float) -> bool:
-        """Whether the run stops before that; segments are noted meanwhile, also of an engine that only now starts."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if self._stopped.wait(min(left, LOOK_SECONDS)):
-                return True
-            self._segments.look()
-        return False
+    def _note(self) -> None:
+        """Note segments until the run ends: in a thread of its own, since Ray answers nobody once its head is gone."""
+        while not self._stopped.wait(LOOK_SECONDS):
+            with contextlib.suppress(OSError):
+                self._segments.look()
 
     def _watch(self) -> None:
-        while not self._wait(self.poll):
+        while not self._stopped.wait(self.poll):
             processes = leftovers.processes_of({self.run.name})
             self.died = dead_actor() or self._dead_engine(processes) or self._standing(processes)
             if self.died:
                 break
         else:
             return
-        if self._wait(self.grace):
+        if self._stopped.wait(self.grace):
             return
         print(
             f"\nThe run has ended: {self.died}. "

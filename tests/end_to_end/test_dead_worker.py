@@ -1,11 +1,12 @@
 """A worker that dies ends the run with a sentence and a non-zero exit, soon; nothing of the run stays behind."""
 
-import os
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from recipes.lifecycle import leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LIMIT_SECONDS = 120
@@ -34,6 +35,7 @@ def test_the_run_ends(start, small, title):
     assert time.monotonic() - killed < LIMIT_SECONDS
     assert "died" in run.log or "run failed" in run.log
     time.sleep(3)
-    assert [entry for entry in os.listdir("/dev/shm") if entry.startswith("verl_weights_")] == []
+    weights = {status.st_ino: path for path, status in leftovers._shared_memory() if path.match("verl_weights_*")}
+    assert weights.keys() <= leftovers._mapped_inodes(), "those of another run are mapped by it"
     assert not any(path.exists() for path in mapped)
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in run.descendants())

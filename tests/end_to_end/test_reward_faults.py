@@ -54,6 +54,7 @@ def test_faulty_samples_leave_the_baseline(start, small, tmp_path):
     assert totals["reward_faults/score/crash"] > 0
 
 
+@pytest.mark.long
 def test_beyond_the_budget_the_run_stops_with_the_reason(start, small):
     run = start(
         "recipes.sppo.main",

@@ -1,6 +1,7 @@
 """Which processes the watchdog takes for vLLM's engines, and what it says when one is gone."""
 
 import subprocess
+import threading
 import time
 
 import psutil
@@ -60,26 +61,26 @@ def test_a_dead_engine_is_told_once_it_was_seen():
     assert dog._dead_engine([process]) == f"the rollout engine process VLLM::Worker (pid {child.pid}) died"
 
 
-def test_segments_are_noted_while_the_watchdog_waits(monkeypatch):
-    """Also in the time that a run with a dead worker is given: its engine may only then come up."""
-    dog = watchdog.Watchdog(run=None)
-    looks = []
-    monkeypatch.setattr(dog._segments, "look", lambda: looks.append(time.monotonic()))
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.01)
-    assert not dog._wait(0.2)
-    assert len(looks) > 3
-    dog.stop()
-    assert dog._wait(60.0)
+def test_segments_are_noted_while_ray_does_not_answer_and_until_the_run_ends(monkeypatch):
+    """Without its head Ray answers after a minute; an engine that is starting makes its segments meanwhile."""
+    answers, ended, looks = threading.Event(), threading.Event(), []
+    dog = watchdog.Watchdog(run=leftovers.RunRecord("run", 1, "", 0.0, 0.0), poll=0.01, grace=0.5)
 
+    def dead_actor():
+        answers.wait(60)
+        return "a worker died"
 
-def test_segments_are_noted_until_a_run_with_a_dead_worker_ends(monkeypatch):
-    dog = watchdog.Watchdog(run=leftovers.RunRecord("run", 1, "", 0.0, 0.0), poll=0.05, grace=0.5)
-    looks, ended = [], []
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "dead_actor", lambda: "a worker died")
+    monkeypatch.setattr(watchdog, "dead_actor", dead_actor)
     monkeypatch.setattr(dog._segments, "look", lambda: looks.append(dog.died))
     for name in ("remove_shared_memory", "end_run"):
         monkeypatch.setattr(watchdog.leftovers, name, lambda _: None)
-    monkeypatch.setattr(watchdog.os, "_exit", ended.append)
-    dog._watch()
-    assert ended == [watchdog.EXIT_CODE] and looks.count("a worker died") > 5
+    monkeypatch.setattr(watchdog.os, "_exit", lambda code: ended.set())
+    dog.start()
+    deadline = time.monotonic() + 30
+    while looks.count(None) < 5:
+        assert time.monotonic() < deadline, "nothing is noted while the watchdog asks Ray"
+        time.sleep(0.01)
+    answers.set()
+    assert ended.wait(30) and looks.count("a worker died") > 3
+    dog.stop()
