@@ -23,9 +23,11 @@ import psutil
 
 from recipes.common.files import write_json
 from recipes.lifecycle import process_start
-from recipes.upstream.run_identity import VARIABLE
+from recipes.upstream.run_identity import VARIABLE, tag_of
 
 SHARED_MEMORY = Path("/dev/shm")
+SOCKETS = Path("/tmp")
+"""Where verl's weight syncs bind, under names that `recipes.upstream.weight_sync` ends with the run's tag."""
 WEIGHT_SEGMENT = re.compile(r"verl_weights_[0-9a-f]{32}")
 CLOCK_TICK = 0.01
 """Seconds by which the time of a file may lag the clock at its making: the kernel stamps files once per tick."""
@@ -204,8 +206,8 @@ def _orphaned_files(dead: list[RunRecord]) -> list[Path]:
 
 
 def remove_shared_memory(record: RunRecord) -> list[str]:
-    """Unlink the segments a run of ours left behind, once its processes are gone."""
-    return _unlink(_orphaned_files([record]))
+    """Unlink the segments and sockets a run of ours left behind, once its processes are gone."""
+    return _unlink(_orphaned_files([record])) + _remove_sockets(record)
 
 
 def _unlink(files: list[Path]) -> list[str]:
@@ -228,5 +230,15 @@ def remove_leftovers() -> list[str]:
         removed.append(f"{len(orphans)} processes of a run that was killed")
     removed += _unlink(_orphaned_files(dead))
     for record in dead:
+        removed += _remove_sockets(record)
         end_run(record)
     return removed
+
+
+def _remove_sockets(record: RunRecord) -> list[str]:
+    """Unlink what a weight sync that was killed left of its socket."""
+    found = sorted(SOCKETS.glob(f"rl-colocate-zmq-*-{tag_of(record.name)}.sock"))
+    for path in found:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return [f"socket {path.name}" for path in found]

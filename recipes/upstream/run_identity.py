@@ -9,4 +9,9 @@ VARIABLE = "VERL_DUETS_RUN"
 def run_tag() -> str | None:
     """Twelve hex digits that name this process's run in a file name; None outside a run started by the launcher."""
     run = os.environ.get(VARIABLE)
-    return hashlib.sha256(run.encode()).hexdigest()[:12] if run else None
+    return tag_of(run) if run else None
+
+
+def tag_of(run: str) -> str:
+    """The twelve hex digits of a run's name."""
+    return hashlib.sha256(run.encode()).hexdigest()[:12]

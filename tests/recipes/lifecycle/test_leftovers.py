@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
@@ -250,3 +251,22 @@ def test_what_the_orphans_of_a_killed_driver_map_goes_with_them(driver, maker):
     assert f"shared memory {segment.name}" in leftovers.remove_leftovers()
     orphan.wait(10)
     assert not segment.exists()
+
+
+def test_the_sockets_of_a_killed_sync_go_by_their_run(driver, tmp_path, monkeypatch):
+    from recipes.upstream.weight_sync import socket_of_this_run
+
+    monkeypatch.setattr(leftovers, "SOCKETS", tmp_path)
+    process, _, _ = driver
+    [path] = leftovers.records_folder().glob("*.json")
+    plain = str(tmp_path / "rl-colocate-zmq-01000000-replica-0-rank-0.sock")
+    sockets = []
+    for run in (path.stem, "another run"):
+        monkeypatch.setenv(leftovers.VARIABLE, run)
+        sockets.append(Path(socket_of_this_run(plain)))
+        sockets[-1].touch()
+    monkeypatch.delenv(leftovers.VARIABLE)
+    process.kill()
+    process.wait()
+    assert f"socket {sockets[0].name}" in leftovers.remove_leftovers()
+    assert not sockets[0].exists() and sockets[1].exists()
