@@ -99,3 +99,10 @@ def test_wrong_use_is_refused():
         history.commit([True, False])
     with pytest.raises(RuntimeError, match="not committed"):
         history.state_dict()
+
+
+def test_a_hundred_questions_are_kept_by_default():
+    history = DiversityHistory()
+    history.score([[i] for i in range(101)])
+    history.commit()
+    assert len(history) == 100

@@ -57,6 +57,12 @@ def test_unknown_kinds_and_impossible_rates_are_refused(kind, p):
         reward_of_kind(kind, p)
 
 
+def test_a_proposal_is_valid_new_and_alone_unless_told():
+    assert reward_of_kind("pasodoble", 0.5) == pytest.approx(0.6 + 0.2)
+    assert reward_of_kind("r_zero", 0.5) == 1.0
+    assert reward_of_kind("r_zero_code", 0.5) == 0.5
+
+
 def played(settings):
     """Two rounds: the first two questions are one cluster of the step, the third is alone; one proposal is invalid."""
     same = "a train runs five hours at a speed of sixty how far does it get"

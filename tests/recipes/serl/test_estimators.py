@@ -133,6 +133,27 @@ def test_a_group_of_one_and_wrong_shapes_are_refused():
         reinforce_pp_advantage(torch.ones(3, 2), None, torch.ones(3, 2), kl_coef=0.0)
 
 
+def test_without_a_trained_token_there_is_nothing_to_learn():
+    scores, mask = torch.tensor([1.0, 0.0]), torch.zeros(2, 3)
+    for advantages, returns in (
+        reinforce_pp_advantage(scores, None, mask, kl_coef=0.0),
+        rloo_advantage(scores, ["a", "a"], None, mask, kl_coef=0.0),
+        grpo_advantage(scores, ["a", "a"], mask),
+    ):
+        assert torch.equal(advantages, torch.zeros(2, 3)) and torch.equal(returns, torch.zeros(2, 3))
+
+
+def test_no_discount_by_default_and_no_kl_without_its_coefficient():
+    mask = torch.ones(1, 3)
+    _, returns = reinforce_pp_advantage(torch.ones(1), torch.full((1, 3), math.inf), mask, kl_coef=0.0)
+    assert torch.equal(returns, mask)
+
+
+def test_a_mask_of_one_dimension_is_refused():
+    with pytest.raises(ValueError, match=r"need scores \(B,\)"):
+        reinforce_pp_advantage(torch.ones(3), None, torch.ones(3), kl_coef=0.0)
+
+
 def on_last_token(scores, masks):
     rewards = torch.zeros_like(masks)
     return rewards.scatter_(1, masks.long().sum(1, keepdim=True) - 1, scores.unsqueeze(1))

@@ -46,6 +46,7 @@ def test_a_restored_history_goes_on():
     [
         (["1", "2"], [0.5, 0.75], 0.35),
         (["1", "2"], [0.5, 0.5], 0.5),
+        (["1", "2"], [0.5, 0.6], 0.5),
         (["1", "1"], [0.5, 0.75], 1.0),
         (["1"] * 5, [0.8] * 5, 0.85),
         (["1"] * 4, [0.8] * 4, 1.0),
@@ -98,3 +99,9 @@ def test_a_state_with_the_last_label_alone_can_be_read():
     history = LabelHistory()
     history.load_state_dict([[4, "7"]])
     assert visit(history, "8", 0.9) == pytest.approx(0.35)
+
+
+def test_a_label_of_an_earlier_version_counts_as_one_that_nobody_shared():
+    history = LabelHistory()
+    history.load_state_dict([[4, "12"]])
+    assert [visit(history, "12", 0.7) for _ in range(5)] == [1.0] * 4 + [0.85]

@@ -88,3 +88,22 @@ def test_scrl_shares_are_those_of_all_votes_when_a_part_is_rewarded():
 
 def test_rent_rewards_certainty_and_an_answer():
     assert rent_rewards([0, None, 1], [0.9183, 0.1, 0.0]) == [-0.9183, -7.0, 0.0]
+
+
+def test_three_equal_answers_are_enough_by_default():
+    assert restrain_advantages([0, 0, 0, 1]) == restrain_advantages([0, 0, 0, 1], least=1)
+    assert restrain_advantages([0, 0, 0, 1])[0] > 0 > restrain_advantages([0, 0, 0, 1])[3]
+
+
+def test_a_group_without_any_answer_has_no_label_to_believe_in():
+    assert restrain_advantages([None, None], least=1) == [-1.0, -1.0]
+
+
+def test_scrl_an_answer_of_the_bounding_share_is_not_rare():
+    classes, counts = [0] * 14 + [1] * 2, {0: 14, 1: 2}
+    assert scrl_rewards(classes, [0.5] * 16, counts, 16)[14] == 0.0
+
+
+def test_scrl_wants_an_entropy_for_each_answer():
+    with pytest.raises(ValueError, match="2 answers and 1 entropies"):
+        scrl_rewards([0, 1], [0.5], {0: 1, 1: 1}, 2)

@@ -32,6 +32,12 @@ def test_softmean_keeps_its_digits_when_beta_is_small():
     assert softmean(scores, 1e-9).item() == pytest.approx(0.5 + 0.5e-9 * 0.25, abs=1e-15)
 
 
+def test_a_small_beta_does_not_overflow_over_far_scores():
+    scores = torch.tensor([0.0, 4000.0], dtype=torch.float64)
+    assert softmean(scores, 0.5).item() == pytest.approx(4000 - 2 * math.log(2))
+    assert softmean(scores, -0.5).item() == pytest.approx(2 * math.log(2))
+
+
 def test_gpo_regresses_on_the_mean_preference_score():
     """Five scalar preference scores, whose preference is their difference (specs/extensions, section 4)."""
     scores = torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0], dtype=torch.float64)

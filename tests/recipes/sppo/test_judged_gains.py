@@ -61,3 +61,39 @@ def test_a_wrong_key_is_a_fail():
     judged = group("2", "9")
     ask(judge_server.status(401), judged)
     assert all(isinstance(sample.result, Fail) for sample in judged.samples)
+
+
+def test_without_a_response_to_compare_the_share_is_zero():
+    judged = group("2", "9")
+    for sample in judged.samples:
+        sample.result = Skip("no_gold")
+    metrics, requests = ask(judge_server.prefers(int), judged)
+    assert metrics == {"sppo/judged_share": 0.0} and requests == []
+    assert ask(judge_server.prefers(int))[0] == {"sppo/judged_share": 0.0}
+
+
+def test_the_share_counts_the_responses_of_groups_that_failed():
+    judged, failed = group("2", "9"), group("4", "5", "6")
+    for sample in failed.samples:
+        sample.fields = {"raw_prompt": [{"role": "user", "content": "Which is undecidable?"}]}
+
+    async def step(body):
+        undecidable = "undecidable" in body["messages"][1]["content"]
+        return await (judge_server.says("I cannot decide.") if undecidable else judge_server.prefers(int))(body)
+
+    metrics, _ = ask(step, judged, failed)
+    assert metrics == {"sppo/judged_share": 0.4}
+    assert [sample.result.value for sample in judged.samples] == [0.25, 0.75]
+
+
+def test_the_judge_reads_the_users_turns_and_not_the_system_prompt():
+    judged = group("2", "9")
+    turns = [("system", "Be brief."), ("user", "First part."), ("assistant", "Yes?"), ("user", "Second part.")]
+    for sample in judged.samples:
+        sample.fields = {"raw_prompt": [{"role": role, "content": content} for role, content in turns]}
+        sample.result = Score(0.0, acc=1.0, pred=sample.response)
+    _, requests = ask(judge_server.prefers(int), judged)
+    for body in requests:
+        text = body["messages"][1]["content"]
+        assert "First part.\n\nSecond part." in text and "Be brief." not in text and "Yes?" not in text
+    assert [(sample.result.acc, sample.result.pred) for sample in judged.samples] == [(1.0, "2"), (1.0, "9")]

@@ -72,3 +72,18 @@ def test_refusals():
         gae(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(1, 3))
     with pytest.raises(ValueError, match="two unmasked"):
         gae(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[1, 0]]), whiten=True)
+
+
+def test_the_defaults_are_no_discount_and_lambda_095():
+    rewards, values = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.25]])
+    advantages, _ = gae(rewards, values, torch.ones(1, 2))
+    # deltas -.25, .75
+    torch.testing.assert_close(advantages, torch.tensor([[-0.25 + 0.95 * 0.75, 0.75]]))
+
+
+def test_two_tokens_can_be_whitened_and_equal_advantages_become_zero():
+    zeros, ones = torch.zeros(1, 2), torch.ones(1, 2)
+    white, _ = gae(torch.tensor([[3.0, 1.0]]), zeros, ones, gamma=0.0, whiten=True)
+    torch.testing.assert_close(white, torch.tensor([[0.5**0.5, -(0.5**0.5)]]))
+    white, _ = gae(ones, zeros, ones, gamma=0.0, whiten=True)
+    assert torch.equal(white, zeros)

@@ -64,3 +64,13 @@ def test_class_sums():
 def test_classes_outside_the_model(classes):
     with pytest.raises(ValueError, match="distinct"):
         class_probability(torch.ones(4) / 4, classes)
+
+
+def test_completions_that_all_differ_are_kept():
+    assert state_value(["A", "B", "BA"], right, require_distinct=True).value == 2
+
+
+def test_the_classes_are_summed_whatever_the_number_of_dimensions():
+    probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    assert class_probability(probabilities).item() == pytest.approx(0.7)
+    assert class_probability(probabilities.expand(5, 3, 4)).shape == (5, 3)

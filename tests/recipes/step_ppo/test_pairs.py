@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.step_ppo.pairs import Candidate, one_pair_per_question, outcome_pairs, pair_record, process_pairs
+from recipes.step_ppo.pairs import (
+    Candidate,
+    candidates_of,
+    one_pair_per_question,
+    outcome_pairs,
+    pair_record,
+    process_pairs,
+)
 from recipes.step_ppo.pipeline import pairs
 from recipes.step_ppo.pipeline.records import open_journal, read
 
@@ -171,3 +178,50 @@ def test_scores_of_other_trajectories_are_refused(files):
     )
     with pytest.raises(ValueError, match="other trajectories"):
         pairs.main(["--trajectories", trajectories, "--scores", other, "--output", str(folder / "p.jsonl")])
+
+
+def test_the_bounds_are_ten_chosen_and_ten_rejected():
+    right, wrong = [0.5 + i / 100 for i in range(12)], [i / 100 for i in range(12)]
+    assert len(process_pairs(candidates(right, wrong), margin=1.0)) == 100
+
+
+def test_bounds_below_their_least_are_refused():
+    group = candidates([0.9, 0.1], [0.5])
+    assert texts(process_pairs(group, margin=0.5, best_of=1, max_negatives=0), "contrastive") == []
+    assert texts(process_pairs(group, margin=0.5, best_of=1), "contrastive") == [(0, 2)]
+    for bad in ({"best_of": 0}, {"max_negatives": -1}):
+        with pytest.raises(ValueError, match="best_of must be at least 1 and max_negatives at least 0"):
+            process_pairs(group, margin=0.5, **bad)
+
+
+def test_a_score_of_zero_is_the_lowest():
+    assert texts(process_pairs(candidates([0.0, 0.5], [0.0, 0.5]), margin=1.0, best_of=1), "contrastive") == [
+        (1, 3),
+        (1, 2),
+    ]
+    assert texts(process_pairs(candidates([0.5, 0.0], []), margin=0.4), "positive") == [(0, 1)]
+    assert texts(process_pairs(candidates([0.0, 0.0], []), margin=0.0), "positive") == []
+
+
+def test_line_bounds_are_inclusive_and_off_by_default():
+    group = candidates([0.9, 0.1], [])
+    assert texts(process_pairs(group, margin=0.5, min_chosen_lines=1, min_reject_lines=2), "positive") == [(0, 1)]
+    unknown = [Candidate(0, "a", True, 0.9), Candidate(1, "b", True, 0.1)]
+    assert texts(process_pairs(unknown, margin=0.5), "positive") == [(0, 1)]
+    assert texts(process_pairs(unknown, margin=0.5, min_chosen_lines=1), "positive") == []
+    assert texts(process_pairs(unknown, margin=0.5, min_reject_lines=1), "positive") == []
+
+
+def test_candidates_take_their_scores_by_response():
+    trajectory = {"id": "q", "responses": [{"text": "a\nb", "correct": 1}, {"text": "c", "correct": 0}]}
+    record = {"scores": [{"response_index": 1, "step_scores": [0.5, 0.5], "kinds": ["Thought", "Action"]}]}
+    options = {"reduction": "product", "drop_kinds": ()}
+    assert candidates_of(trajectory, record, **options, skip_last=0) == [
+        Candidate(0, "a\nb", True, None, None, 2),
+        Candidate(1, "c", False, 0.25, (0.5, 0.5), 1),
+    ]
+    assert [c.score for c in candidates_of(trajectory, record, **options, skip_last=2)] == [None, None]
+    assert [c.score for c in candidates_of(trajectory, None, **options, skip_last=0)] == [None, None]
+    record["scores"][0]["response_index"] = 2
+    with pytest.raises(ValueError, match="response 2 of 2"):
+        candidates_of(trajectory, record, **options, skip_last=0)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from recipes.step_ppo.pipeline import states
 from recipes.step_ppo.pipeline.records import expand, open_journal, read
-from recipes.step_ppo.states import StateSampling, sample_states, shard_bounds, state_lines, trajectory_rng
+from recipes.step_ppo.states import (
+    StateSampling,
+    sample_states,
+    shard_bounds,
+    state_lines,
+    state_records,
+    trajectory_rng,
+)
 
 RESPONSE = (
     "first thought\nAction 1: look at it\nObservation 1: it is so\nThought 2: hence\nmore\nAction 2: check\n"
@@ -117,3 +124,24 @@ def test_command_applies_min_step_without_moving_indices(tmp_path):
     )
     records = list(read([out]))
     assert {r["response_index"] for r in records} == {1} and len(records) == 4
+
+
+def test_lines_with_text_are_steps_in_the_style_of_lines():
+    assert state_lines("a\n\nb\n  \nc", "lines") == [(0, "Line"), (2, "Line")]
+
+
+def test_no_shards_at_all_are_refused():
+    assert shard_bounds(5, 1) == [(0, 5)]
+    with pytest.raises(ValueError, match="at least 1, found 0"):
+        shard_bounds(5, 0)
+
+
+def test_records_name_their_state():
+    trajectory = {"id": "q", "responses": [{"text": RESPONSE}, {"text": RESPONSE}]}
+    found = list(state_records(trajectory, EVERY, 0))
+    assert [r["key"] for r in found] == [f"q/{i}/{step}" for i in range(2) for step in range(4)]
+    assert [(r["id"], r["response_index"], r["step"], r["kind"]) for r in found[:2]] == [
+        ("q", 0, 0, "Action"),
+        ("q", 0, 1, "Observation"),
+    ]
+    assert all(r["prefix"] + r["rest"] == RESPONSE for r in found)

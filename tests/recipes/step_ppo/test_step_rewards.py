@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import StepRewardConfig, token_rewards
+from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, step_rewards, token_rewards
 
 #         t0   t1   t2   t3   t4   eos
 VALUES = [0.0, 0.6, 0.0, 0.9, 0.5, 0.3]
@@ -129,3 +129,33 @@ def test_no_return_of_softmin_exceeds_the_largest_reward(values):
 def test_softmin_takes_no_outcome_as_its_last_step():
     with pytest.raises(ValueError, match="none of them"):
         StepRewardConfig(mode="softmin", last_step="outcome")
+
+
+def test_the_outcome_stands_on_eos_wherever_that_is():
+    config = StepRewardConfig(mode="outcome")
+    assert token_rewards(None, [], 3, config, eos_index=1, outcome=1.0) == [0, 1.0, 0]
+    assert token_rewards(None, [], 3, config, eos_index=1, outcome=0.0) == [0, 0, 0]
+    assert rewards(last_step="outcome", outcome=1.0) == pytest.approx([0, 0.6, 0, 0.9, 0, 1.0])
+
+
+def test_a_step_end_before_the_first_token_is_refused():
+    with pytest.raises(ValueError, match="ascend"):
+        token_rewards([0.1, 0.2], [-1, 1], 2, StepRewardConfig())
+
+
+def test_what_a_configuration_asks_for():
+    assert StepRewardConfig().needs_prm and not StepRewardConfig().needs_outcome
+    assert StepRewardConfig(last_step="outcome").needs_prm and StepRewardConfig(last_step="outcome").needs_outcome
+
+
+def test_a_response_without_scorable_steps_earns_the_worst():
+    assert malformed_rewards(3, StepRewardConfig()) == [0, 0, 0]
+    assert malformed_rewards(3, StepRewardConfig(mode="softmin", scale=0.5)) == [0, 0, -0.5]
+    assert malformed_rewards(2, StepRewardConfig(mode="softmin", scale=9.0, clip=4.0)) == [0, -4.0]
+    assert malformed_rewards(0, StepRewardConfig(mode="softmin")) == []
+
+
+def test_softmin_and_outcome_have_no_rewards_of_steps_alone():
+    for mode in ("softmin", "outcome"):
+        with pytest.raises(ValueError, match="has no step rewards"):
+            step_rewards([0.5], mode)
