@@ -36,6 +36,7 @@ class EndpointEngine:
         timeout: float = 600.0,
         max_retries: int = 6,
         extra_body: Mapping[str, Any] | None = None,
+        request_body: Callable[[Request], Mapping[str, Any]] | None = None,
     ):
         """Name the endpoints.
 
@@ -47,12 +48,14 @@ class EndpointEngine:
             timeout: seconds for one request.
             max_retries: of a request that times out or meets a server error, with growing pauses.
             extra_body: further keys of every request.
+            request_body: further keys of one request.
         """
         self._endpoints = [
             EndpointSettings(url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency)
             for url in urls
         ]
         self._extra_body = dict(extra_body or {})
+        self._request_body = request_body or (lambda request: {})
         self.tokenizer = tokenizer
 
     def write(self, requests: Sequence[Request], sampling: Sampling, on_done: OnDone) -> None:
@@ -92,20 +95,40 @@ class EndpointEngine:
             raise EnvironmentProblem(f"{urls} answers without token ids, which vLLM's server gives; no handoff")
         return [part_of(answers[request.key], separator) for request in requests]
 
+    def prompt_log_probs(self, token_ids: Sequence[Sequence[int]]) -> list[list[dict[int, float] | None]]:
+        """For each sequence the log-probability of every token of it, as `VllmEngine` has it, from vLLM's server.
+
+        Raises:
+            EnvironmentProblem: no answer, or none with log-probabilities of a prompt.
+        """
+        settings = self._endpoints[0]
+        body = {"model": settings.model, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0} | self._extra_body
+
+        async def read(endpoint: Endpoint) -> list[list[dict[int, float] | None]]:
+            return await asyncio.gather(
+                *(
+                    endpoint.post("/v1/completions", body | {"prompt": list(ids)}, _read_prompt_log_probs)
+                    for ids in token_ids
+                )
+            )
+
+        return _explained(lambda: shared.EndpointEngine(settings).run(read))
+
     def _spread(
         self, requests: Sequence[Request], sampling: Sampling, on_done: Callable[[Request, Answer], None]
     ) -> None:
         plain = {} if self.tokenizer is None else PLAIN | {"top_k": sampling.top_k}
 
+        async def ask(settings: EndpointSettings, endpoint: Endpoint, request: Request) -> Answer:
+            body = {**plain, **self._extra_body, **self._request_body(request)}
+            return await shared.EndpointEngine(settings, extra_body=body).ask(endpoint, request, sampling)
+
         async def work() -> None:
             async with AsyncExitStack() as stack:
                 members = []
                 for settings in self._endpoints:
-                    engine = shared.EndpointEngine(settings, extra_body=plain | self._extra_body)
                     endpoint = await stack.enter_async_context(Endpoint(settings))
-                    members.append(
-                        Member(settings.url, partial(_ask, engine, endpoint, sampling), settings.concurrency)
-                    )
+                    members.append(Member(settings.url, partial(ask, settings, endpoint), settings.concurrency))
                 await spread(requests, members, on_done, warn)
 
         def warn(member: Member) -> None:
@@ -115,8 +138,12 @@ class EndpointEngine:
         _explained(lambda: asyncio.run(work()))
 
 
-async def _ask(engine: shared.EndpointEngine, endpoint: Endpoint, sampling: Sampling, request: Request) -> Answer:
-    return await engine.ask(endpoint, request, sampling)
+def _read_prompt_log_probs(reply: Any) -> list[dict[int, float] | None]:
+    (choice,) = reply["choices"]
+    return [
+        None if entry is None else {int(token): float(found["logprob"]) for token, found in entry.items()}
+        for entry in choice["prompt_logprobs"]
+    ]
 
 
 def _explained(work: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Get the responses of one model to a benchmark: from the store what is finished, from an engine the rest."""
 
 import gc
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from recipes.common.sampling import Request, Sampling
 from recipes.errors import ConfigError, EnvironmentProblem
-from recipes.evaluation import handoff, legibility
+from recipes.evaluation import handoff
 from recipes.evaluation.benchmark import Benchmark
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
@@ -25,41 +26,6 @@ from recipes.evaluation.vllm_engine import VllmEngine, memory_part
 WORD_KEYS = ("prob_own", "max_gap_tokens")
 
 
-def legibility_of(
-    settings: Settings,
-    benchmarks: Sequence[Benchmark],
-    texts: Mapping[tuple[str, str], Mapping[str, Sequence[SampledResponse]]],
-) -> dict[tuple[str, str], dict[str, float]]:
-    """Cross-entropy of the partner model on every model's responses, keyed by (model, benchmark).
-
-    The partner reads prompt and response with its own tokenizer and template.
-
-    Raises:
-        LaunchError: no such partner.
-    """
-    partner = VllmEngine(model_folder(settings.legibility, settings.output_dir / "merged"), settings.engine)
-    by_name = {benchmark.name: benchmark for benchmark in benchmarks}
-    found = {}
-    for (model, name), samples in texts.items():
-        problems = {problem.id: problem for problem in by_name[name].problems}
-        rows = []
-        for problem, responses in samples.items():
-            prompt = encode(partner.tokenizer, problems[problem], by_name[name], settings.prompt)
-            rows += [
-                (len(prompt), [*prompt, *partner.tokenizer.encode(response.response, add_special_tokens=False)])
-                for response in responses
-            ]
-        # What does not fit into the partner's window cannot be read by it; the number of those is reported.
-        fitting = [(size, ids) for size, ids in rows if size < len(ids) < partner.model_length]
-        answers = partner.prompt_log_probs([ids for _, ids in fitting])
-        mean, tokens = legibility.mean_cross_entropy(
-            legibility.response_log_probs(answer, ids, size)
-            for answer, (size, ids) in zip(answers, fitting, strict=True)
-        )
-        found[model, name] = {"nats_per_token": mean, "tokens": tokens, "responses_left_out": len(rows) - len(fitting)}
-    return found
-
-
 def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str:
     """The text of a response, up to the first text that ends one."""
     text = tokenizer.decode(token_ids, skip_special_tokens=True)
@@ -67,11 +33,40 @@ def _text(tokenizer: Any, token_ids: Sequence[int], stops: Sequence[str]) -> str
     return text[: min(ends)] if ends else text
 
 
-def _source(spec: ModelSpec, merged: Path) -> str:
+def source_of(spec: ModelSpec, merged: Path) -> str:
     """What a model's responses are stored under; several endpoints serve one model, whichever of them are up."""
     if len(spec.endpoints) > 1:
         return str(spec.served)
     return spec.endpoints[0] if spec.endpoints else model_folder(str(spec.path), merged)
+
+
+def endpoint_engine(spec: ModelSpec, settings: Settings, word: Mapping[str, Any] | None = None) -> EndpointEngine:
+    """The engine of a model behind endpoints.
+
+    Args:
+        word: how a tandem engine draws the authors of a word handoff; None lets the spec's author write alone.
+    """
+    tokenizer = None
+    if spec.tokenizer:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(spec.tokenizer)
+    return EndpointEngine(
+        spec.endpoints,
+        str(spec.served),
+        tokenizer=tokenizer,
+        request_body=None if spec.author is None else partial(tandem_body, spec.author, word),
+        **asdict(settings.endpoint),
+    )
+
+
+def tandem_body(author: str, word: Mapping[str, Any] | None, request: Request) -> dict[str, Any]:
+    """What tells a tandem engine who writes a response; the coins of a word handoff are those of `TandemEngine`."""
+    chosen: dict[str, Any] = {"selection_strategy": author}
+    if word is not None:
+        own = {"prob_senior": word["prob_own"], "max_gap_tokens": word["max_gap_tokens"]}
+        chosen = {"selection_strategy": "word", "word_align": "after", "seed": request.seed} | own
+    return {"vllm_xargs": {"tandem": json.dumps(chosen)}}
 
 
 def ignore(problem: str, samples: Sequence[SampledResponse]) -> None:
@@ -89,11 +84,11 @@ class Generator:
         """
         self._spec, self._settings = spec, settings
         merged = settings.output_dir / "merged"
-        self.source = _source(spec, merged)
+        self.source = source_of(spec, merged)
         self._partner: ModelSpec | None = settings.partner
         self._partner_source = None
         if self._partner is not None:
-            self._partner_source = _source(self._partner, merged)
+            self._partner_source = source_of(self._partner, merged)
         self._engines: dict[str, Any] = {}
         self._generation_config = self._read_generation_config() if settings.sampling["preset"] == "model" else None
 
@@ -196,17 +191,11 @@ class Generator:
         return self._engines[role]
 
     def _load(self, spec: ModelSpec, role: str) -> Any:
+        word = self._partner_source and self._settings.handoff.by == "word"
+        chosen = {key: getattr(self._settings.handoff, key) for key in WORD_KEYS}
         if spec.endpoints:
-            tokenizer = None
-            if spec.tokenizer:
-                from transformers import AutoTokenizer
-
-                tokenizer = AutoTokenizer.from_pretrained(spec.tokenizer)
-            return EndpointEngine(
-                spec.endpoints, str(spec.served), tokenizer=tokenizer, **asdict(self._settings.endpoint)
-            )
-        if self._partner_source and self._settings.handoff.by == "word":
-            chosen = {key: getattr(self._settings.handoff, key) for key in WORD_KEYS}
+            return endpoint_engine(spec, self._settings, chosen if word else None)
+        if word:
             kind = partial(TandemEngine, str(self.source), self._partner_source, self._settings.engine, **chosen)
         else:
             source = str(self.source if role == "model" else self._partner_source)

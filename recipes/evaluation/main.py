@@ -12,16 +12,17 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from recipes.common import files
 from recipes.common.rows import read_rows
-from recipes.errors import DataError, LaunchError
-from recipes.evaluation import handoff, presentation
+from recipes.errors import DataError, EnvironmentProblem, LaunchError
+from recipes.evaluation import handoff, partner_readings, presentation
 from recipes.evaluation.benchmark import Benchmark, load
 from recipes.evaluation.foreign_samples import is_lighteval, is_lm_eval, read_foreign
-from recipes.evaluation.generation import Generator, legibility_of
+from recipes.evaluation.generation import Generator
 from recipes.evaluation.grading import Grade, grade
 from recipes.evaluation.macro import macro_results
 from recipes.evaluation.metrics import per_problem, summarise
@@ -46,8 +47,8 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
+    written: dict[str, dict[str, Any]] = {}
     cards: dict[str, Any] = {}
-    texts: dict[tuple[str, str], Mapping[str, Sequence[SampledResponse]]] = {}
     for name, responses in _responses(settings, benchmarks, cards):
         for benchmark, samples, graded in responses:
             if graded is None:
@@ -60,18 +61,18 @@ def evaluate(settings: Settings) -> dict[str, Any]:
                 raise DataError(f"{name} on {benchmark.name}: {error}") from error
             result["groups"] = _by_group(benchmark, per_problem(graded, settings.metrics)[0])
             summary["models"].setdefault(name, {})[benchmark.name] = result
-            texts[name, benchmark.name] = samples
+            written.setdefault(name, {})[benchmark.name] = (samples, graded)
             scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
     if settings.partner and settings.handoff.solo:
         _add_ratios(settings, summary)
-    if settings.legibility:
-        for (name, benchmark), found in legibility_of(settings, benchmarks, texts).items():
-            summary["models"][name][benchmark]["legibility"] = found
+    partner_readings.add_readings(settings, benchmarks, written, cards, summary, partial(_grade, settings))
     summary["macros"] = {
         name: macro_results(settings.macro, found, level=settings.metrics.level, seed=settings.metrics.seed)
         for name, found in scores.items()
     }
     _add_truncated(summary)
+    partner_readings.add_macros(summary)
+    partner_readings.add_ratios(settings, summary)
     summary["comparisons"] = _comparisons(settings, scores)
     sources = {
         benchmark.name: {
@@ -122,18 +123,20 @@ def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[
         graded = _grade(settings, benchmarks[0], samples) if benchmarks[0].labelled else None
         yield settings.score_only.stem, [(benchmarks[0], samples, graded)]
         return
-    for spec in settings.models:
-        generator = Generator(spec, settings)
-        name = f"{spec.name}+handoff" if settings.partner else spec.name
+    chosen = [(spec, *found) for spec in settings.models for found in partner_readings.variants(spec, settings)]
+    for number, (spec, name, own) in enumerate(chosen, 1):
+        generator = Generator(spec, own)
         cards[name] = asdict(spec) | {
             "loaded": generator.source,
             "sampling": {benchmark.name: asdict(generator.sampling(benchmark.name)) for benchmark in benchmarks},
         }
         try:
-            yield name, [(benchmark, *_graded(settings, benchmark, generator, name)) for benchmark in benchmarks]
+            yield name, [(benchmark, *_graded(own, benchmark, generator, name)) for benchmark in benchmarks]
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(f"{name}: {error}") from error
         finally:
             # Freeing an engine takes a while: done where another one follows.
-            if spec is not settings.models[-1] or settings.legibility:
+            if number < len(chosen) or settings.legibility or settings.readings:
                 generator.close()
 
 
@@ -248,6 +251,8 @@ def _by_group(benchmark: Benchmark, scores: Scores) -> dict[str, dict[str, float
 def _comparisons(settings: Settings, scores: Mapping[str, Mapping[str, Scores]]) -> list[dict[str, Any]]:
     rows = []
     for first, second in itertools.combinations(scores, 2):
+        if settings.readings and presentation.reading_of(first) != presentation.reading_of(second):
+            continue
         for benchmark, metrics in scores[first].items():
             for metric, values in metrics.items():
                 other = scores[second][benchmark].get(metric, {})

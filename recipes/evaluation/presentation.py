@@ -4,7 +4,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from recipes.evaluation.settings import READINGS
+
 Summary = Mapping[str, Any]
+
+
+def reading_of(name: str) -> str:
+    """The handoff that a model's name in a summary ends with; empty for the model alone."""
+    reading = name.rpartition("+")[2]
+    return reading if reading in READINGS else ""
 
 
 def print_tables(summary: Summary) -> None:
@@ -41,6 +49,11 @@ def print_tables(summary: Summary) -> None:
                 f"{100 * result['truncated']:.1f}%",
             )
     console.print(table)
+    for title, header, rows in partner_tables(summary):
+        table = Table(*header, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     if summary["comparisons"]:
         table = Table(title="Paired comparisons, second minus first", title_justify="left")
         for column in ("first", "second", "benchmark", "metric", "difference", "interval", "p", "test"):
@@ -78,7 +91,80 @@ def markdown(summary: Summary) -> str:
         for model, name, result in _macros(summary)
         for metric, found in result["metrics"].items()
     ]
+    for title, header, rows in partner_tables(summary):
+        lines += ["", f"{title}:", "", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+PartnerTable = tuple[str, list[str], list[list[str]]]
+
+
+def partner_tables(summary: Summary) -> list[PartnerTable]:
+    """Title, header and rows of the tables of what was read with a partner; none where nothing was.
+
+    A value that is not known (nothing right to keep, nothing that could be read) is a dash.
+    """
+    found = []
+    places = [
+        (model, name, _results(summary, model)) for model in summary["models"] if not reading_of(model)
+        for name in _results(summary, model)
+    ]  # fmt: skip
+    handoffs = [name for name, by in READINGS.items() if by and any(reading_of(m) == name for m in summary["models"])]
+    if handoffs:
+        header = ["model", "benchmark", "metric", "solo"]
+        for name in handoffs:
+            header += [name, f"{name} / solo", f"solo - {name}"]
+        rows = []
+        for model, benchmark, results in places:
+            for metric, value in results[benchmark]["metrics"].items():
+                joint = [_results(summary, f"{model}+{name}").get(benchmark, {}) for name in handoffs]
+                if not metric.startswith("pass@") or not any(joint):
+                    continue
+                row = [model, benchmark, metric, _percent(value["mean"])]
+                for one in joint:
+                    row += [
+                        _percent(one.get("metrics", {}).get(metric, {}).get("mean")),
+                        _number(one.get("handoff_ratio", {}).get(metric)),
+                        _percent(one.get("handoff_gap", {}).get(metric), signed=True),
+                    ]
+                rows.append(row)
+        found.append(("Handoffs, in percent", header, rows))
+    header = ["model", "benchmark", "legibility, nats per token", "FOTU", "partner alone", "SOTU", "regression rate"]
+    rows = [
+        [
+            model,
+            benchmark,
+            _number(result.get("legibility", {}).get("nats_per_token")),
+            *(_number(result.get("transfer_utility", {}).get(key)) for key in TRANSFER_NUMBERS),
+            str(result.get("transfer_utility", {}).get("traces", "-")),
+        ]
+        for model, benchmark, results in places
+        if {"legibility", "transfer_utility"} & (result := results[benchmark]).keys()
+    ]
+    if rows:
+        found.append(("The partner's reading", [*header, "responses cut"], rows))
+    return found
+
+
+TRANSFER_NUMBERS = ("first_order", "alone", "second_order", "regression_rate")
+
+
+def _results(summary: Summary, model: str) -> dict[str, Any]:
+    """Results of a model by benchmark, and by macro average those that could be made."""
+    macros = summary.get("macros", {}).get(model, {})
+    return {
+        **summary["models"].get(model, {}),
+        **{f"macro {name}": result for name, result in macros.items() if "metrics" in result},
+    }
+
+
+def _percent(value: float | None, *, signed: bool = False) -> str:
+    return "-" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _macros(summary: Summary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -95,8 +181,6 @@ def _parts(result: Mapping[str, Any]) -> str:
 
 def plot_pass_at_k(summary: Summary, output: Path) -> bool:
     """Draw pass@k over k, one panel per benchmark; returns False when there is but one k."""
-    from matplotlib.figure import Figure
-
     curves: dict[str, dict[str, list[tuple[int, Mapping[str, float]]]]] = {}
     for model, benchmarks in summary["models"].items():
         for benchmark, result in benchmarks.items():
@@ -109,6 +193,8 @@ def plot_pass_at_k(summary: Summary, output: Path) -> bool:
                 curves.setdefault(benchmark, {})[model] = sorted(points, key=lambda point: point[0])
     if not curves:
         return False
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(5 * len(curves), 4), layout="constrained")
     for position, (benchmark, models) in enumerate(curves.items(), 1):
         axes = figure.add_subplot(1, len(curves), position)

@@ -1,5 +1,7 @@
 """The composed configuration of an evaluation, read into typed values before anything is loaded."""
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,9 @@ class ModelSpec:
         served: the endpoints' name of the model.
         tokenizer: folder or hub id whose chat template and tokenizer make the prompts of an endpoint; without it the
             endpoint gets messages and applies its own.
+        author: "senior" or "junior" where the endpoints are tandem engines, which hold both models.
+        weights: folder or hub id of such a junior, since its engine tells log-probabilities of a text by the senior
+            alone.
     """
 
     name: str
@@ -38,6 +43,37 @@ class ModelSpec:
     endpoints: tuple[str, ...] = ()
     served: str | None = None
     tokenizer: str | None = None
+    author: Literal["senior", "junior"] | None = None
+    weights: str | None = None
+
+
+# What can be read with a partner -> how the two write each response, None where the model writes alone.
+READINGS: dict[str, Literal["separator", "word"] | None] = {
+    "sentence_handoff": "separator",
+    "word_handoff": "word",
+    "legibility": None,
+    "transfer_utility": None,
+}
+
+
+@dataclass(frozen=True)
+class PartnerReadings:
+    """The partner beside which every model is evaluated, after it was evaluated alone, and what is read with it."""
+
+    model: ModelSpec
+    readings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TransferOptions:
+    """How much of a response the partner is given; config/evaluation.yaml describes each option."""
+
+    every: Count
+    traces: Count
+    sentence_end: str | None
+    max_tokens: Count
+    forcing: str | None
+    forced_tokens: Count
 
 
 @dataclass(frozen=True)
@@ -80,7 +116,10 @@ class Settings:
     macro: Mapping[str, Macro]
     partner: ModelSpec | None
     handoff: HandoffOptions
-    legibility: str | None
+    legibility: ModelSpec | None
+    legibility_responses: int | None
+    readings: PartnerReadings | None
+    transfer: TransferOptions
     engine: Mapping[str, Any]
     engines: int
     endpoint: EndpointOptions
@@ -122,7 +161,10 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         macro=read_macros(config["macro"]),
         partner=_model(partner, "handoff.partner") if partner else None,
         handoff=read(HandoffOptions, turns, "handoff"),
-        legibility=config["legibility"]["partner"],
+        legibility=_model(reader, "legibility.partner") if (reader := config["legibility"]["partner"]) else None,
+        legibility_responses=config["legibility"]["responses"],
+        readings=_readings(config["partner"]),
+        transfer=read(TransferOptions, config["transfer"], "transfer"),
         engine={key: value for key, value in config["engine"].items() if value is not None},
         engines=config["engines"],
         endpoint=read(EndpointOptions, config["endpoint"], "endpoint"),
@@ -164,6 +206,20 @@ def _model(entry: Any, key: str) -> ModelSpec:
     return ModelSpec(name, entry.get("path"), urls, entry.get("model"), entry.get("tokenizer"))
 
 
+def _readings(config: Mapping[str, Any]) -> PartnerReadings | None:
+    wanted = config["readings"]
+    if not config["model"]:
+        if wanted:
+            raise ConfigError(f"partner.readings={wanted} needs partner.model, the model to read with")
+        return None
+    unknown = [name for name in wanted or () if name not in READINGS] if isinstance(wanted, list | None) else [wanted]
+    if unknown or wanted == []:
+        raise ConfigError(f"partner.readings: expected some of {', '.join(READINGS)}, found {wanted}")
+    return PartnerReadings(
+        _model(config["model"], "partner.model"), tuple(name for name in READINGS if not wanted or name in wanted)
+    )
+
+
 def _short_name(path: str) -> str:
     parts = [part for part in path.rstrip("/").split("/") if part not in ("actor", "huggingface")]
     return "_".join(parts[-2:]) if parts[-1].startswith("global_step_") else parts[-1]
@@ -192,6 +248,47 @@ def _check(settings: Settings) -> None:
     if not isinstance(settings.engines, int) or settings.engines < 1:
         raise ConfigError(f"engines: expected a whole number from 1, found {settings.engines!r}")
     _check_handoff(settings)
+    _check_readings(settings)
+
+
+def _check_readings(settings: Settings) -> None:
+    most = settings.legibility_responses
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise ConfigError(f"legibility.responses: expected a whole number from 1, found {most!r}")
+    try:
+        re.compile(settings.transfer.sentence_end or "")
+    except re.error as error:
+        raise ConfigError(
+            f"transfer.sentence_end: {settings.transfer.sentence_end!r} is no pattern: {error}"
+        ) from error
+    reader = settings.legibility
+    if reader is not None and reader.endpoints and not reader.tokenizer:
+        raise ConfigError("legibility.partner: an endpoint reads token ids: give its tokenizer=")
+    if settings.readings is None:
+        return
+    if settings.partner is not None or settings.handoff.solo is not None or settings.legibility is not None:
+        raise ConfigError(
+            "partner.model evaluates each model alone and with the partner: leave handoff.partner, handoff.solo and "
+            "legibility.partner out"
+        )
+    if settings.score_only:
+        raise ConfigError("partner.model writes responses, and score_only grades those that there are: choose one")
+    if settings.readings.model.endpoints and not settings.readings.model.tokenizer:
+        raise ConfigError("partner.model: an endpoint goes on from token ids: give its tokenizer=")
+    for name in settings.readings.readings:
+        if by := READINGS[name]:
+            try:
+                _check_handoff(with_partner(settings, by))
+            except ConfigError as error:
+                raise ConfigError(f"partner.readings, {name}: {error}") from error
+
+
+def with_partner(settings: Settings, by: Literal["separator", "word"]) -> Settings:
+    """Settings of a handoff with the partner of the readings."""
+    assert settings.readings is not None
+    return dataclasses.replace(
+        settings, partner=settings.readings.model, handoff=dataclasses.replace(settings.handoff, by=by)
+    )
 
 
 def _check_handoff(settings: Settings) -> None:

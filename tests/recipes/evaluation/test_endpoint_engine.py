@@ -119,3 +119,26 @@ def test_vllms_server_gets_what_it_would_else_take_from_the_models_generation_co
         {"top_k": -1, "repetition_penalty": 1.0, "min_p": 0.0},
         {"top_k": -1, "repetition_penalty": 1.2, "min_p": 0.0},
     ]
+
+
+def test_log_probabilities_of_given_texts_and_keys_of_one_request(endpoint):
+    url, answers, asked = endpoint
+
+    def read(body):
+        later = [
+            {str(token): {"logprob": -0.5 * token, "rank": 1}, "99": {"logprob": -0.1}} for token in body["prompt"]
+        ]
+        return completion(prompt_logprobs=[None, *later[1:]])
+
+    answers["/v1/completions"] = read
+    engine = EndpointEngine([url], "toy", max_retries=0, request_body=lambda request: {"mark": request.seed})
+    assert engine.prompt_log_probs([[1, 2, 3], [4, 5]]) == [
+        [None, {2: -1.0, 99: -0.1}, {3: -1.5, 99: -0.1}],
+        [None, {5: -2.5, 99: -0.1}],
+    ]
+    assert asked[0]["prompt_logprobs"] == 0 and asked[0]["max_tokens"] == 1
+    answers["/v1/completions"] = lambda body: completion(token_ids=[4])
+    engine.write([Request("a", [1], 5), Request("b", [1], 6)], Sampling(), lambda key, samples: None)
+    assert sorted(body["mark"] for body in asked[-2:]) == [5, 6]
+    with pytest.raises(EnvironmentProblem):
+        engine.prompt_log_probs([[1, 2]])
