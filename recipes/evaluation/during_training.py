@@ -20,8 +20,13 @@ from recipes.evaluation.settings import ModelSpec, Settings, read_settings
 
 BLOCK = "evaluation"
 POLICY = "policy"
-DECIDED_BY_TRAINING = ("models", "engine", "engines", "handoff", "legibility", "score_only", "output_dir")
+DECIDED_BY_TRAINING = ("models", "engine", "engines", "score_only", "output_dir")
+# A handoff is a reading beside the policy alone here, never instead of it.
+READINGS_INSTEAD = ("handoff.partner", "handoff.by", "handoff.solo", "legibility.partner")
 TANDEM_ROLLOUT = "tandem_vllm"
+JUNIOR = "junior"
+# The junior of a tandem engine reads on the driver's processor.
+LEGIBILITY_RESPONSES = 64
 
 
 def split(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -30,12 +35,13 @@ def split(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return [item.replace(f"{BLOCK}.", "", 1) for item in own], [item for item in overrides if item not in own]
 
 
-def read_block(arguments: Sequence[str], max_tokens: int) -> dict[str, Any]:
+def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = None) -> dict[str, Any]:
     """The block `evaluation` of a run's config: how often, and the arguments of the evaluation.
 
     Args:
         arguments: overrides without their prefix; `every` is the number of steps between evaluations.
         max_tokens: response limit where the arguments set none.
+        junior: value of `partner.model` where readings are asked for without one.
 
     Raises:
         ConfigError: no or a bad `every`, what training decides, or what the evaluation itself refuses.
@@ -48,12 +54,33 @@ def read_block(arguments: Sequence[str], max_tokens: int) -> dict[str, Any]:
             f"evaluation during training needs {BLOCK}.every=N {BLOCK}.benchmarks=[...]"
         )
     for item in others:
-        root = item.lstrip("+~").partition("=")[0].partition(".")[0]
+        key = item.lstrip("+~").partition("=")[0]
+        root = key.partition(".")[0]
         if root in DECIDED_BY_TRAINING:
             raise ConfigError(
                 f"{BLOCK}.{root} has no place in training: the policy's rollout engines write the responses, and the "
                 "run's folder of checkpoints gets the results"
             )
+        if key in READINGS_INSTEAD:
+            raise ConfigError(
+                f"{BLOCK}.{key} has no place in training: the policy is evaluated alone, and beside it with a partner "
+                f"where {BLOCK}.partner.readings=[...] asks for it"
+            )
+    asked = {item.lstrip("+~").partition("=")[0] for item in others}
+    if "partner.readings" in asked and "partner.model" not in asked:
+        if junior is None:
+            raise ConfigError(
+                f"{BLOCK}.partner.readings needs a partner, and this run has no junior: give "
+                f"'{BLOCK}.partner.model={{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}'"
+            )
+        others.append(f"partner.model={junior}")
+        if "legibility.responses" not in asked:
+            others.append(f"legibility.responses={LEGIBILITY_RESPONSES}")
+    elif (readings := _settings(others).readings) is not None and not readings.model.endpoints:
+        raise ConfigError(
+            f"{BLOCK}.partner.model={readings.model.path} would have to be loaded beside the rollout engines; give "
+            f"'{{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}', or nothing where the engines hold it"
+        )
     if _settings(others).sampling["max_tokens"] is None:
         others.append(f"sampling.max_tokens={max_tokens}")
     return {"every": int(every[-1]), "arguments": others}
@@ -73,7 +100,7 @@ def add(config: Any, arguments: Sequence[str]) -> None:
     from omegaconf import open_dict
 
     with open_dict(config):
-        config[BLOCK] = read_block(arguments, config.data.max_response_length)
+        config[BLOCK] = read_block(arguments, config.data.max_response_length, junior_of(config))
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     if rollout.name not in ("vllm", TANDEM_ROLLOUT):
         raise ConfigError(
@@ -103,6 +130,23 @@ def add(config: Any, arguments: Sequence[str]) -> None:
     compat.require("recipes/evaluation/trained_policy.py")
 
 
+def junior_of(config: Any) -> str | None:
+    """The junior of a tandem run as `partner.model` names it: beside the policy in a tandem engine, or behind an
+    endpoint on the portable path; None where the run has none."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name == TANDEM_ROLLOUT:
+        section = ((rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("tandem_config") or {}
+        # `frozen_model` is the published name, which wins (`recipes.tandem`).
+        return f"{{name: {JUNIOR}, path: {json.dumps(section.get('frozen_model') or section.get('junior_model'))}}}"
+    portable = ((config.get("algorithm") or {}).get("tandem") or {}).get("portable") or {}
+    if not portable.get("junior_url"):
+        return None
+    model = config.actor_rollout_ref.model
+    values = (JUNIOR, portable.junior_url, portable.junior_name, model.get("tokenizer_path") or model.path)
+    keys = ("name", "endpoint", "model", "tokenizer")
+    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in zip(keys, values, strict=True)) + "}"
+
+
 def require_fit(benchmark: Benchmark, tokenizer: Any, settings: Settings, window: int) -> None:
     """Refuse a benchmark whose longest prompt and response limit exceed the engine's window.
 
@@ -130,27 +174,49 @@ def policy_settings(config: Any, urls: Sequence[str], served: str, tokenizer: st
         step: whose weights the engines hold.
     """
     settings = _settings(config[BLOCK].arguments)
-    endpoint = settings.endpoint
+    policy = ModelSpec(POLICY, endpoints=tuple(urls), served=served, tokenizer=tokenizer)
+    readings = settings.readings
     if config.actor_rollout_ref.rollout.name == TANDEM_ROLLOUT:
-        senior = {"vllm_xargs": {"tandem": json.dumps({"selection_strategy": "senior"})}}
-        endpoint = dataclasses.replace(endpoint, extra_body=senior | endpoint.extra_body)
+        policy = dataclasses.replace(policy, author="senior")
+        if readings is not None and readings.model.path is not None:
+            junior = dataclasses.replace(policy, name=JUNIOR, author="junior", weights=readings.model.path)
+            readings = dataclasses.replace(readings, model=junior)
     return dataclasses.replace(
         settings,
-        models=(ModelSpec(POLICY, endpoints=tuple(urls), served=served, tokenizer=tokenizer),),
-        endpoint=endpoint,
+        models=(policy,),
+        readings=readings,
         output_dir=Path(config.trainer.default_local_dir) / BLOCK / f"step_{step}",
     )
 
 
 def log_entries(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a summary as a trainer logs them: `evaluation/BENCHMARK/pass@1`, and what they are taken over."""
+    """The numbers of a summary as a trainer logs them: `evaluation/BENCHMARK/pass@1`, and what they are taken over.
+
+    What is read with a partner has the reading's name before the number's, as in
+    `evaluation/BENCHMARK/sentence_handoff/ratio/pass@1`; a value that nothing gives has no entry.
+    """
     found: dict[str, float] = {}
-    for benchmark, result in summary["models"].get(POLICY, {}).items():
-        name = f"{BLOCK}/{benchmark}"
-        found |= {f"{name}/{metric}": interval["mean"] for metric, interval in result["metrics"].items()}
-        found |= {f"{name}/{key}": float(result[key]) for key in ("counted_problems", "truncated", "mean_tokens")}
-    for macro, result in summary["macros"].get(POLICY, {}).items():
-        found |= {f"{BLOCK}/macro/{macro}/{key}": value["mean"] for key, value in result.get("metrics", {}).items()}
+    for model in summary["models"]:
+        reading = "" if model == POLICY else "/" + model.removeprefix(f"{POLICY}+")
+        for benchmark, result in summary["models"][model].items():
+            name = f"{BLOCK}/{benchmark}{reading}"
+            found |= _means(name, result)
+            found |= {
+                f"{name}/{key}": float(result[key])
+                for key in ("counted_problems", "truncated", "mean_tokens")
+                if result[key] is not None
+            }
+        for macro, result in summary["macros"].get(model, {}).items():
+            found |= _means(f"{BLOCK}/macro/{macro}{reading}", result)
+    return found
+
+
+def _means(name: str, result: Mapping[str, Any]) -> dict[str, float]:
+    found = {f"{name}/{metric}": interval["mean"] for metric, interval in result.get("metrics", {}).items()}
+    named = {"ratio": "handoff_ratio", "gap": "handoff_gap", "legibility": "legibility"}
+    for short, key in (named | {"transfer_utility": "transfer_utility"}).items():
+        values = result.get(key, {})
+        found |= {f"{name}/{short}/{number}": float(value) for number, value in values.items() if value is not None}
     return found
 
 

@@ -47,7 +47,13 @@ def test_the_response_limit_is_that_of_training_unless_set():
         (["every=2"], "evaluation: benchmarks is empty"),
         (["every=2", "benchmarks=[gsm8k]", "engines=2"], "evaluation.engines has no place in training"),
         (["every=2", "benchmarks=[gsm8k]", "+engine.quantization=fp8"], "evaluation.engine has no place in training"),
-        (["every=2", "benchmarks=[gsm8k]", "handoff.partner=a"], "evaluation.handoff has no place in training"),
+        (["every=2", "benchmarks=[gsm8k]", "handoff.partner=a"], "evaluation.handoff.partner has no place in training"),
+        (["every=2", "benchmarks=[gsm8k]", "partner.readings=[legibility]"], "this run has no junior: give"),
+        (["every=2", "benchmarks=[gsm8k]", "partner.model=a/b"], "loaded beside the rollout engines"),
+        (
+            ["every=2", "benchmarks=[gsm8k]", "partner.model={endpoint:'http://a/v1',model:m,tokenizer:t}"],
+            "word_handoff: handoff.by=word runs both models in one engine",
+        ),
         (["every=2", "benchmarks=[gsm8k]", "k=[4]"], "k=4 needs sampling.n"),
         (["every=2", "benchmarks=[gsm8k]", "smapling.n=2"], "smapling"),
     ],
@@ -105,10 +111,39 @@ def test_the_policy_is_asked_at_all_engines_and_its_results_lie_by_step():
         "/models/t",
     )
     assert settings.output_dir.parts == ("checkpoints", "evaluation", "step_7")
-    assert settings.endpoint.extra_body == {}
+    assert model.author is None and settings.readings is None
     run.actor_rollout_ref.rollout.name = during_training.TANDEM_ROLLOUT
     settings = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7)
-    assert "senior" in settings.endpoint.extra_body["vllm_xargs"]["tandem"]
+    assert settings.models[0].author == "senior"
+
+
+READINGS = ["every=2", "benchmarks=[gsm8k]", "partner.readings=[word_handoff,legibility]"]
+
+
+def test_the_junior_of_a_tandem_engine_is_the_partner():
+    section = {"junior_model": "/models/a b", "frozen_model": None}
+    run = config(name=during_training.TANDEM_ROLLOUT, engine_kwargs={"vllm": {"tandem_config": section}})
+    run.evaluation = during_training.read_block(READINGS, 32, during_training.junior_of(run))
+    settings = during_training.policy_settings(run, ["http://a/v1", "http://b/v1"], "m", "t", 7)
+    (policy,), junior = settings.models, settings.readings.model
+    assert settings.readings.readings == ("word_handoff", "legibility")
+    assert (junior.endpoints, junior.served, junior.tokenizer) == (policy.endpoints, "m", "t")
+    assert (junior.author, junior.weights) == ("junior", "/models/a b")
+    assert settings.legibility_responses == during_training.LEGIBILITY_RESPONSES
+    section["frozen_model"] = "/models/published"
+    run = config(name=during_training.TANDEM_ROLLOUT, engine_kwargs={"vllm": {"tandem_config": section}})
+    assert "/models/published" in during_training.junior_of(run)
+
+
+def test_the_junior_of_the_portable_path_is_the_partner():
+    run = config()
+    assert during_training.junior_of(run) is None
+    run.algorithm = {"tandem": {"portable": {"junior_url": "http://j:8100/v1", "junior_name": "junior"}}}
+    arguments = ["every=2", "benchmarks=[gsm8k]", "partner.readings=[sentence_handoff,transfer_utility]"]
+    run.evaluation = during_training.read_block(arguments, 32, during_training.junior_of(run))
+    junior = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7).readings.model
+    assert (junior.endpoints, junior.served, junior.tokenizer) == (("http://j:8100/v1",), "junior", "nowhere")
+    assert junior.author is None and junior.weights is None
 
 
 def test_what_is_logged_names_benchmark_metric_and_what_it_is_taken_over():
@@ -125,3 +160,27 @@ def test_what_is_logged_names_benchmark_metric_and_what_it_is_taken_over():
         "evaluation/toy/mean_tokens": 12.0,
         "evaluation/macro/mine/pass@1": 0.5,
     }
+
+
+def test_readings_are_logged_under_their_names_and_an_unknown_value_is_not_logged_as_zero():
+    interval = {"mean": 0.25, "low": 0.1, "high": 0.4}
+    result = {"metrics": {"pass@1": interval}, "counted_problems": 9, "truncated": 0.0, "mean_tokens": None}
+    alone = result | {
+        "legibility": {"tokens": 0, "responses_left_out": 9},
+        "transfer_utility": {"traces": 3, "first_order": 0.7, "alone": 0.4, "left_out": 0},
+    }
+    joint = result | {"handoff_ratio": {"pass@1": None}, "handoff_gap": {"pass@1": -0.25}}
+    macro = {"metrics": {"pass@1": interval}, "handoff_ratio": {"pass@1": 0.5}, "handoff_gap": {"pass@1": 0.25}}
+    logged = during_training.log_entries(
+        {
+            "models": {"policy": {"toy": alone}, "policy+word_handoff": {"toy": joint}},
+            "macros": {"policy+word_handoff": {"all": macro}},
+        }
+    )
+    assert logged["evaluation/toy/transfer_utility/first_order"] == 0.7
+    assert logged["evaluation/toy/legibility/responses_left_out"] == 9
+    assert "evaluation/toy/legibility/nats_per_token" not in logged
+    assert logged["evaluation/toy/word_handoff/pass@1"] == 0.25
+    assert logged["evaluation/toy/word_handoff/gap/pass@1"] == -0.25
+    assert "evaluation/toy/word_handoff/ratio/pass@1" not in logged
+    assert logged["evaluation/macro/all/word_handoff/ratio/pass@1"] == 0.5
