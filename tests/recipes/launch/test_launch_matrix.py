@@ -30,8 +30,9 @@ FEW_KINDS = (((1, 8), "fsdp2", True), ((2, 8), "fsdp2", False))
 NOT_CHOSEN = {"batch"}
 # Where a scale packs and names no fixed size.
 MICRO_BATCH = 2
-# Choices that no number of devices opens: verl's checkpoint engines carry no adapters to rollouts of their own.
-CLOSED = {"scale=qwen3_4b_lora_1gpu resources=split"}
+# Choices that no number of devices opens: verl's checkpoint engines carry no adapters to rollouts of their own; with
+# adapters the reference is the base model, which cannot be an average of the policy.
+CLOSED = {"scale=qwen3_4b_lora_1gpu resources=split", "scale=qwen3_4b_lora_1gpu variant=co_rewarding"}
 # What a choice leaves to the user; a service that is not there closes all its cells.
 NEEDED = {
     "preset=portable": ["algorithm.tandem.portable.junior_url=http://h/v1", "algorithm.tandem.portable.junior_name=j"]
