@@ -85,29 +85,53 @@ class Training:
     Attributes:
         ranks: devices that share one copy.
         rank: of the adapters; 0 trains all weights.
-        tokens: of a packed micro-batch.
+        dtype: in which the weights, their gradients and the moments are kept.
+        compute: in which FSDP gathers the weights and the model computes.
+        tokens: of a micro-batch, padding included.
+        padded: whether the responses of a micro-batch are rows of one length, not packed behind each other.
+        masked: tokens of a row of sdpa's mask, all of a packed micro-batch; 0 where flash attention needs no mask.
         head: whether it has an output layer over the vocabulary (a critic has none).
+        host: whether it computes on a processor.
     """
 
     shape: Shape
     ranks: int = 1
     rank: int = 0
     dtype: str = "fp32"
+    compute: str = "bf16"
     tokens: int = 0
+    padded: bool = False
+    masked: int = 0
     checkpointing: bool = True
     fused: bool = False
     offload_parameters: bool = False
     offload_optimizer: bool = False
     head: bool = True
+    host: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Of the base model; a critic has an output of one value in the place of the head."""
+        s = self.shape
+        body = self._embedding + s.num_hidden_layers * s.layer_parameters + s.hidden_size
+        return body + (self._head if self.head else s.hidden_size)
+
+    @property
+    def _embedding(self) -> int:
+        return self.shape.vocab_size * self.shape.hidden_size
+
+    @property
+    def _head(self) -> int:
+        return self._embedding if self.head and not self.shape.tied else 0
 
     @property
     def trained(self) -> int:
-        return self.shape.adapter_parameters(self.rank) if self.rank else self.shape.parameters
+        return self.shape.adapter_parameters(self.rank) if self.rank else self.parameters
 
     @property
     def weights(self) -> int:
         adapters = self.trained if self.rank else 0
-        return (self.shape.parameters + adapters) * BYTES[self.dtype] // self.ranks
+        return (self.parameters + adapters) * BYTES[self.dtype] // self.ranks
 
     @property
     def gradients(self) -> int:
@@ -119,46 +143,100 @@ class Training:
         return 2 * self.trained * BYTES[self.dtype] // self.ranks
 
     @property
+    def stepping(self) -> int:
+        """What AdamW computes beside its state, the root of the second moment.
+
+        On an accelerator of all parameters at once (torch 2.13, optim/adam.py:762), on a processor of one after the
+        other, where the root and its quotient stand beside each other (line 544).
+        """
+        if not self.host:
+            return self.trained * BYTES[self.dtype] // self.ranks
+        linear = max(self.rank * max(pair) if self.rank else pair[0] * pair[1] for pair in self.shape.linears)
+        largest = linear if self.rank else max(linear, self._embedding)
+        return 2 * largest * BYTES[self.dtype] // self.ranks
+
+    @property
     def gathered(self) -> int:
-        """The unit that FSDP holds whole, and the one that it fetches ahead, in bfloat16."""
-        embedding = self.shape.vocab_size * self.shape.hidden_size
-        return 2 * (embedding + 2 * self.shape.layer_parameters)
+        """The units that FSDP holds whole: the embedding or the head, a layer, and the one that it fetches ahead."""
+        layers = 1 if self.host and self.ranks == 1 else 2
+        return BYTES[self.compute] * (self._embedding + layers * self.shape.layer_parameters)
 
     @property
     def layer_activations(self) -> int:
         """What autograd saves for one layer and token: inputs of linear maps, norms, rotary, attention, gate."""
-        s = self.shape
+        s, size = self.shape, BYTES[self.compute]
         q, kv = s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim
-        # float32 in the norms, as transformers computes them
-        norms = 2 * (4 * s.hidden_size + 2 * s.hidden_size)
-        qk = (4 + 2) * (q + kv) if s.qk_norm else 0
-        attention = 2 * (s.hidden_size + 2 * q + 2 * kv + q)
-        gate = 2 * (s.hidden_size + 4 * s.intermediate_size)
+        # float32 in the norms, as transformers computes them; what a frozen weight multiplies is not kept
+        norm = 4 if self.rank else 4 + size
+        norms = norm * 2 * s.hidden_size
+        qk = norm * (q + kv) if s.qk_norm else 0
+        # beside a mask, sdpa gets keys and values repeated to the number of heads (transformers 5.10,
+        # integrations/sdpa_attention.py:59), and keeps the mask of every layer as numbers
+        repeated = q if self.masked else kv
+        attention = size * (s.hidden_size + 2 * q + 2 * repeated + q + self.masked)
+        gate = size * (s.hidden_size + 4 * s.intermediate_size)
         return norms + qk + attention + gate
 
     @property
+    def kept(self) -> int:
+        """What the forward pass leaves for the backward pass, the logits left out."""
+        s = self.shape
+        layer = BYTES[self.compute] * s.hidden_size if self.checkpointing else self.layer_activations
+        last_norm = (4 + BYTES[self.compute]) * s.hidden_size
+        return self.tokens * (layer * s.num_hidden_layers + last_norm)
+
+    @property
     def activations(self) -> int:
-        s, layers = self.shape, self.shape.num_hidden_layers
-        kept = (
-            2 * s.hidden_size * layers + self.layer_activations
-            if self.checkpointing
-            else self.layer_activations * layers
-        )
-        last_norm = (4 + 2) * s.hidden_size
-        return self.tokens * (kept + last_norm) + self.logits
+        """The logits are gone when a layer goes back, which has two gradients of the gate beside what was kept."""
+        again = self.layer_activations if self.checkpointing else 0
+        gate = 2 * BYTES[self.compute] * self.shape.intermediate_size
+        return self.kept + max(self.tokens * (again + gate), self.logits)
 
     @property
     def logits(self) -> int:
-        """bfloat16 from the model, float32 for the log-probs, and the gradient of either."""
+        """bfloat16 from the model, float32 for the log-probs, and the gradient of either.
+
+        In float32 (verl 0.9.1, utils/torch_functional.py:logprobs_from_logits_v2) the logits, the gradient of their
+        log-sums and that of `gather`, as many bytes. Padded rows are cut out into a copy, and the nested view of them
+        keeps the first (transformer_impl.py, `torch.nested.narrow`).
+        """
         if not self.head:
             return 0
-        rows = min(self.tokens, FUSED_CHUNK) if self.fused else self.tokens
-        return rows * self.shape.vocab_size * (2 + 4 + 4 + 2)
+        if self.fused:
+            return min(self.tokens, FUSED_CHUNK) * self.shape.vocab_size * (2 + 4 + 4 + 2)
+        cut = BYTES[self.compute] if self.padded else 0
+        return self.tokens * self.shape.vocab_size * (2 + 4 + 4 + 2 + cut)
+
+    @property
+    def reducing(self) -> int:
+        """What a backward pass takes beside the gradients of the micro-batches before, at the largest unit of FSDP.
+
+        Its gradients are copied in float32 and reduced into new memory before they are added (torch 2.13,
+        _fully_shard/_fsdp_collectives.py:foreach_reduce). A tied embedding stays gathered, and its gradient comes
+        twice, from the head and from the input.
+        """
+        size, embedding = BYTES[self.compute], self._embedding
+        tied = size * embedding if self.shape.tied else 0
+        each = 4 + max(size, 4 // self.ranks)
+        if self.rank:
+            return self.shape.adapter_parameters(self.rank) // self.shape.num_hidden_layers * each + tied + self.kept
+        layer = self.shape.layer_parameters * each + tied + self.kept
+        head = embedding * each + self.kept if self._head else 0
+        return max(layer, head, embedding * max(each, size * (3 if self.shape.tied else 2)))
 
     @property
     def update(self) -> int:
-        """Bytes on a device while this model is updated."""
-        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations
+        """Bytes on a device while this model is updated, in the second micro-batch of the second update or later."""
+        moments = (self.gathered + self.activations, self.reducing, self.stepping)
+        return self.weights + self.gradients + self.optimizer + max(moments)
+
+    @property
+    def building(self) -> int:
+        """On a processor the weights stand twice while FSDP2 takes them over (verl 0.9.1, transformer_impl.py:471).
+
+        On an accelerator the first copy is in host memory.
+        """
+        return 2 * self.weights if self.host else 0
 
     @property
     def resting(self) -> int:
@@ -205,6 +283,7 @@ class Plan:
     trained: tuple[Training, ...]
     engines: tuple[Engine, ...]
     device: int | None
+    context: int = CONTEXT
 
     def update(self) -> int:
         """Bytes at the peak of the update of the largest model, the others resting."""
@@ -213,13 +292,13 @@ class Plan:
             rest = sum(other.resting for other in self.trained if other is not model)
             peaks.append(model.update + rest)
         awake = sum(int(e.share * (self.device or 0)) for e in self.engines if not e.sleeps)
-        return max(peaks, default=0) + awake + 2 * CONTEXT
+        return max(peaks, default=0) + awake + 2 * self.context
 
     def rollout(self) -> int:
         """Bytes while the largest engine writes, all trained models resting."""
         device = self.device or 0
-        wanted = max((max(int(e.share * device), e.weights + CONTEXT) for e in self.engines), default=0)
-        return sum(model.resting for model in self.trained) + wanted + CONTEXT
+        wanted = max((max(int(e.share * device), e.weights + self.context) for e in self.engines), default=0)
+        return sum(model.resting for model in self.trained) + wanted + self.context
 
     def problem(self) -> str | None:
         """A sentence where the run cannot fit, with the knob that gives most; None where it fits or nobody knows."""
@@ -282,6 +361,8 @@ class Plan:
                 (f"{name}: gathered units", _gib(model.gathered)),
                 (f"{name}: activations of {model.tokens:,} tokens", _gib(model.activations)),
             ]
+            if model.building:
+                found.append((f"{name}: while it is built", _gib(model.building)))
         for engine in self.engines:
             found.append(("engine: weights", _gib(engine.weights)))
             if self.device:

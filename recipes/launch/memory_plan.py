@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.errors import ConfigError
-from recipes.launch.memory import BYTES, GIB, Engine, Plan, Shape, Training
+from recipes.launch.memory import BYTES, CONTEXT, GIB, Engine, Plan, Shape, Training
 from recipes.launch.preflight import looks_local
 
 LONGEST_PACK = 16384
@@ -47,14 +47,15 @@ def plan_of(config: Any, device: str) -> Plan | None:
         shape = shape_of(tree.actor_rollout_ref.model.path)
         if shape is None:
             return None
-        trained.append(_actor(tree, shape, world))
+        trained.append(_actor(tree, shape, world, device))
         engines.append(_engine(tree, shape))
     if config.critic.get("enable"):
         shape = shape_of(config.critic.model.path)
         if shape is None:
             return None
-        trained.append(_critic(config, shape, world))
-    return Plan(tuple(trained), tuple(engines), device_bytes(config, device))
+        trained.append(_critic(config, shape, world, device))
+    context = 0 if device == "cpu" else CONTEXT
+    return Plan(tuple(trained), tuple(engines), device_bytes(config, device), context)
 
 
 def shape_of(path: str | None) -> Shape | None:
@@ -91,12 +92,22 @@ def _ranks(node: Any, world: int) -> int:
     return world if size in (None, -1) else min(size, world)
 
 
+def _compute(engine: Any) -> str:
+    return str((engine.get("mixed_precision") or {}).get("param_dtype", "bf16"))
+
+
+def _masked(model: Any, data: Any, tokens: int) -> int:
+    if (model.get("override_config") or {}).get("attn_implementation") != "sdpa":
+        return 0
+    return tokens if model.use_remove_padding else int(data.max_prompt_length + data.max_response_length)
+
+
 def _tokens(packed: bool, budget: int | None, rows: int | None, data: Any) -> int:
     longest = data.max_prompt_length + data.max_response_length
     return int(budget or LONGEST_PACK) if packed else int(rows or 1) * longest
 
 
-def _actor(tree: Any, shape: Shape, world: int) -> Training:
+def _actor(tree: Any, shape: Shape, world: int, device: str) -> Training:
     group, engine = tree.actor_rollout_ref, tree.actor_rollout_ref.actor.fsdp_config
     actor = group.actor
     tokens = _tokens(
@@ -107,26 +118,35 @@ def _actor(tree: Any, shape: Shape, world: int) -> Training:
         ranks=_ranks(engine, world),
         rank=int(group.model.get("lora_rank") or 0),
         dtype=str(engine.model_dtype),
+        compute=_compute(engine),
         tokens=tokens,
+        padded=not group.model.use_remove_padding,
+        masked=_masked(group.model, tree.data, tokens),
         checkpointing=bool(group.model.enable_gradient_checkpointing),
         fused=bool(group.model.get("use_fused_kernels")),
         offload_parameters=bool(engine.param_offload),
         offload_optimizer=bool(engine.optimizer_offload),
+        host=device == "cpu",
     )
 
 
-def _critic(config: Any, shape: Shape, world: int) -> Training:
+def _critic(config: Any, shape: Shape, world: int, device: str) -> Training:
     critic, engine = config.critic, config.critic.fsdp
+    # verl 0.9 packs the critic's micro-batches under this budget alone.
+    tokens = int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768)
     return Training(
         shape,
         ranks=_ranks(engine, world),
         rank=int(critic.model.get("lora_rank") or 0),
         dtype=str(engine.model_dtype),
-        # verl 0.9 packs the critic's micro-batches under this budget alone.
-        tokens=int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768),
+        compute=_compute(engine),
+        tokens=tokens,
+        padded=not critic.model.use_remove_padding,
+        masked=_masked(critic.model, config.data, tokens),
         checkpointing=bool(critic.model.enable_gradient_checkpointing),
         offload_parameters=bool(engine.param_offload),
         offload_optimizer=bool(engine.optimizer_offload),
+        host=device == "cpu",
         head=False,
     )
 
