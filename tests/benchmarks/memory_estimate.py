@@ -147,6 +147,7 @@ def overrides(case: Case, model: Path) -> list[str]:
             "+critic.model.load_tokenizer": False,
             "+critic.ppo_infer_max_token_len_per_gpu": budget,
             "critic.ppo_max_token_len_per_gpu": budget,
+            "critic.ppo_micro_batch_size_per_gpu": case.rows,
         }
     return ["scale=toy", "+platform=cpu", *(f"{key}={value}" for key, value in found.items())]
 
