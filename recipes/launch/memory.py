@@ -6,6 +6,7 @@ decoders of this collection (Llama, Qwen2, Qwen3) on FSDP with AdamW. What a lib
 :data:`CONTEXT`, an assumption.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -291,12 +292,12 @@ class Plan:
         for model in self.trained:
             rest = sum(other.resting for other in self.trained if other is not model)
             peaks.append(model.update + rest)
-        awake = sum(int(e.share * (self.device or 0)) for e in self.engines if not e.sleeps)
+        awake = sum(int(e.share * self._engines_device) for e in self.engines if not e.sleeps)
         return max(peaks, default=0) + awake + 2 * self.context
 
     def rollout(self) -> int:
         """Bytes while the largest engine writes, all trained models resting."""
-        device = self.device or 0
+        device = self._engines_device
         wanted = max((max(int(e.share * device), e.weights + self.context) for e in self.engines), default=0)
         return sum(model.resting for model in self.trained) + wanted + self.context
 
@@ -304,6 +305,8 @@ class Plan:
         """A sentence where the run cannot fit, with the knob that gives most; None where it fits or nobody knows."""
         if self.device is None:
             return None
+        if self.host:
+            return self._problem_of_a_host()
         for engine in self.engines:
             room, needed = engine.cache(self.device), engine.length * engine.cache_per_token
             if room < needed:
@@ -320,6 +323,30 @@ class Plan:
                     f"the {phase} phase needs about {_gib(bytes_needed)} of a device's {_gib(self.device)}; what gives "
                     f"most is {knob}, which leaves {_gib(after)}"
                 )
+        return None
+
+    @property
+    def host(self) -> bool:
+        """Whether the models are trained on processors, in memory that engines do not take a share of."""
+        return any(model.host for model in self.trained)
+
+    @property
+    def _engines_device(self) -> int:
+        return 0 if self.host else self.device or 0
+
+    def _problem_of_a_host(self) -> str | None:
+        assert self.device is not None
+        if (building := sum(model.building for model in self.trained)) > self.device:
+            return (
+                f"on a CPU the weights stand twice while a model is built, which needs about {_gib(building)} of the "
+                f"{_gib(self.device)} of memory that a worker has here: take a smaller model, or a machine with a GPU"
+            )
+        if (needed := self.update()) > self.device:
+            knob, after = self.best_knob("update")
+            return (
+                f"the update phase needs about {_gib(needed)} of the {_gib(self.device)} of memory that a worker has "
+                f"on this machine's CPU; what gives most is {knob}, which leaves {_gib(after)}"
+            )
         return None
 
     def best_knob(self, phase: str) -> tuple[str, int]:
@@ -347,6 +374,9 @@ class Plan:
                 replace(self, trained=tuple(replace(m, ranks=2 * m.ranks) for m in self.trained)),
             ),
         ]
+        if self.host:
+            # Offloaded state stays in the same memory, more workers share it, and the fused kernels are for GPUs.
+            return [change for change in found if not re.search(r"offload|devices|fused", change[0])]
         lower = tuple(replace(e, share=e.share / 2) for e in self.engines)
         return [*found, ("half of actor_rollout_ref.rollout.gpu_memory_utilization", replace(self, engines=lower))]
 
@@ -365,7 +395,7 @@ class Plan:
                 found.append((f"{name}: while it is built", _gib(model.building)))
         for engine in self.engines:
             found.append(("engine: weights", _gib(engine.weights)))
-            if self.device:
+            if self.device and not self.host:
                 tokens = max(engine.cache(self.device), 0) // engine.cache_per_token
                 found.append(("engine: room for keys and values", f"{tokens:,} tokens"))
         found.append(("peak while models are updated", _gib(self.update())))

@@ -1,6 +1,7 @@
 """Read a composed config as a :class:`recipes.launch.memory.Plan`: which models are trained, which engines run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,29 @@ def shape_of(path: str | None) -> Shape | None:
 
 
 def device_bytes(config: Any, device: str) -> int | None:
-    """The smallest accelerator of this machine, else what ``one_gpu.gb`` says; None on a CPU without either."""
-    if device != "cpu":
-        import torch
+    """The smallest accelerator of this machine, else what ``one_gpu.gb`` says, or None.
 
-        if torch.cuda.is_available():
-            sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
-            return min(sizes)
+    On a CPU, a worker's share of the machine's memory; the block only names the scale there.
+    """
+    if device == "cpu":
+        return host_bytes() // int(config.trainer.n_gpus_per_node)
+    import torch
+
+    if torch.cuda.is_available():
+        sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
+        return min(sizes)
     one = config.get("one_gpu")
-    # On a processor the block only names the scale.
-    return int(one.gb) * GIB if one is not None and device != "cpu" else None
+    return int(one.gb) * GIB if one is not None else None
+
+
+def host_bytes(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Memory of this machine, or of the container (cgroup v2) where that has less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(physical, int(limit.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        # no cgroup, or "max"
+        return physical
 
 
 def _ranks(node: Any, world: int) -> int:

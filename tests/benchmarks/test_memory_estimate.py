@@ -53,11 +53,23 @@ def test_the_formulas_are_those_that_were_measured():
         assert (estimate.update, estimate.building) == (row["estimate"], row["building_estimate"]), row["case"]
 
 
+def measured_anew(names, folder):
+    results = folder / "results.jsonl"
+    benchmark.run(names, results)
+    rows = benchmark.read(results)
+    assert [row["case"] for row in rows] == names
+    for row in rows:
+        assert row["estimate"] == pytest.approx(row["measured"], rel=TOLERANCE), row["case"]
+        assert row["building_estimate"] == pytest.approx(row["building_measured"], rel=TOLERANCE), row["case"]
+
+
+@pytest.mark.timeout(300)
+def test_small_models_are_measured_anew(tmp_path):
+    """Few parameters and many tokens: half a minute, most of it imports."""
+    measured_anew(["long, checkpointing"], tmp_path)
+
+
 @pytest.mark.long
-@pytest.mark.timeout(600)
-def test_one_model_is_measured_anew(tmp_path):
-    results = tmp_path / "results.jsonl"
-    benchmark.run(["LoRA"], results)
-    (row,) = benchmark.read(results)
-    assert row["estimate"] == pytest.approx(row["measured"], rel=TOLERANCE)
-    assert row["building_estimate"] == pytest.approx(row["building_measured"], rel=TOLERANCE)
+@pytest.mark.timeout(1200)
+def test_all_models_are_measured_anew(tmp_path):
+    measured_anew(list(benchmark.CASES), tmp_path)

@@ -213,3 +213,28 @@ def test_the_plan_of_a_config_computes_as_its_platform_does(overrides, device, c
     (actor,) = found.trained
     assert (actor.compute, actor.host, found.context) == (compute, host, context)
     assert (actor.padded, actor.masked > 0) == (host, host)
+
+
+def test_a_host_is_refused_what_its_memory_cannot_hold():
+    """Engines take no share of a host's memory, and what stays in it frees nothing."""
+    on_host = {"rank": 0, "dtype": "fp32", "host": True, "fused": False, "checkpointing": False}
+    full = plan(80, share=1.0, **on_host, tokens=1024)
+    assert full.problem() is None
+    assert not any("keys and values" in name for name, _ in full.rows())
+    told = plan(80, **on_host).problem()
+    assert told.startswith("the update phase") and "CPU" in told and "lora_rank=32" in told
+    names = {name for name, _ in full._changes()}
+    assert len(names) == 4 and not any(word in " ".join(names) for word in ("offload", "devices", "fused", "utiliz"))
+    # 2 x 15 GiB for a moment, although an update takes 26
+    assert "stand twice" in plan(28, **on_host | {"rank": 8}, tokens=1024).problem()
+
+
+def test_the_memory_of_a_host_is_that_of_its_container(tmp_path):
+    from recipes.launch.memory_plan import host_bytes
+
+    limit = tmp_path / "memory.max"
+    machine = host_bytes(limit)
+    assert machine > GIB // 4
+    for text, expected in (("max\n", machine), ("1048576\n", 1048576), (f"{2 * machine}\n", machine)):
+        limit.write_text(text)
+        assert host_bytes(limit) == expected

@@ -28,6 +28,7 @@ print("RESULT" + json.dumps({"told": told, "ray": ray.is_initialized()}))
 """
 SENTENCES = {
     "missing model": "/no/such/model does not exist",
+    "memory of the machine": "a CPU the weights stand twice while a model is built, which needs about 7162.2 GiB",
     "unknown key": "did you mean trainer.total_training_steps?",
     "unknown addition": "unknown key 'trainer.total_step'",
     "empty parquet": "has no rows",
@@ -64,6 +65,10 @@ def cases(tmp_path_factory):
     pd.DataFrame([ROW]).iloc[:0].to_parquet(folder / "empty.parquet")
     pd.DataFrame([ROW]).rename(columns={"prompt": "question"}).to_parquet(folder / "columns.parquet")
     (folder / "broken.parquet").write_bytes(b"no parquet")
+    large = {"vocab_size": 151936, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 300}
+    large |= {"num_attention_heads": 128, "num_key_value_heads": 8, "model_type": "llama"}
+    (folder / "large").mkdir()
+    (folder / "large" / "config.json").write_text(json.dumps(large))
     good = [
         "scale=toy",
         f"actor_rollout_ref.model.path={model}",
@@ -73,6 +78,7 @@ def cases(tmp_path_factory):
     ]
     return {
         "missing model": [*good, "actor_rollout_ref.model.path=/no/such/model"],
+        "memory of the machine": [*good, f"actor_rollout_ref.model.path={folder}/large"],
         "unknown key": [*good, "trainer.total_trainig_steps=3"],
         "unknown addition": [*good, "+trainer.total_step=3"],
         "empty parquet": [*good, f"data.train_files={folder}/empty.parquet"],
