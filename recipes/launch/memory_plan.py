@@ -13,7 +13,7 @@ LONGEST_PACK = 16384
 
 
 def check_memory(config: Any, device: str, *, show: bool = False) -> None:
-    """Print the estimate on request, and refuse a run that cannot fit on its devices.
+    """Print the estimate on request, and refuse a run that cannot fit on its devices; on a CPU a dry run is only told.
 
     Raises:
         ConfigError: with the phase, the sizes and the knob that gives most.
@@ -33,7 +33,11 @@ def check_memory(config: Any, device: str, *, show: bool = False) -> None:
         for row in plan.rows():
             table.add_row(*row)
         Console(width=100).print(table)
-    if problem := plan.problem():
+    problem = plan.problem()
+    if problem and show and device == "cpu":
+        # What is tried without its GPUs, before it goes to them.
+        print(f"memory: this machine would refuse the run, since {problem}")
+    elif problem:
         raise ConfigError(problem)
 
 

@@ -101,6 +101,7 @@ def cases(tmp_path_factory):
         "flag": [*good, "--verbose"],
         "verl's own refusal": [*good, "actor_rollout_ref.actor.ppo_mini_batch_size=2048"],
         "good": [*good, "--dry-run"],
+        "larger than this machine": [*good, f"actor_rollout_ref.model.path={folder}/large", "--dry-run"],
         "help": ["--help"],
     }
 
@@ -144,6 +145,12 @@ def test_a_dry_run_shows_the_config_the_difference_and_the_arithmetic(launched):
     assert code == 0, error
     assert "algorithm.sppo.eta" in out and "What differs from verl's ppo_trainer" in out
     assert "512 prompts x 1 = 512 responses, 2 optimiser updates" in out
+
+
+def test_a_dry_run_is_only_told_of_the_memory_of_this_machine(launched):
+    """It may be meant for others."""
+    _, error, out = launched["told"]["larger than this machine"]
+    assert "this machine would refuse the run" in out and "stand twice" not in error
 
 
 def test_help(launched):
