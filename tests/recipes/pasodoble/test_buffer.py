@@ -77,3 +77,7 @@ def test_a_cursor_outside_the_buffer_is_refused():
 def test_a_cursor_just_outside_the_buffer_is_refused(count, cursor):
     with pytest.raises(ValueError, match=f"cursor {cursor} lies outside"):
         QuestionBuffer().load_state_dict(filled(count).state_dict() | {"cursor": cursor})
+
+
+def test_its_length_is_the_number_of_questions():
+    assert [len(filled(count)) for count in (0, 1, 3)] == [0, 1, 3]

@@ -106,3 +106,11 @@ def test_a_hundred_questions_are_kept_by_default():
     history.score([[i] for i in range(101)])
     history.commit()
     assert len(history) == 100
+
+
+def test_what_was_scored_before_a_state_is_loaded_is_forgotten():
+    history = DiversityHistory()
+    state = history.state_dict()
+    history.score([[1]])
+    history.load_state_dict(state)
+    assert history.commit() == 0

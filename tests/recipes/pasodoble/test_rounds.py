@@ -127,6 +127,12 @@ def test_a_round_without_a_solvable_question_leaves_the_history_alone():
     assert len(history) == 0
 
 
+def test_a_pass_rate_of_tau_low_is_not_solvable():
+    history = DiversityHistory()
+    result = played([[1.0, 0.0, 0.0, 0.0, 0.0]], history=history)
+    assert result.pass_rates == (SETTINGS.tau_low,) and result.diversities == (None,) and len(history) == 0
+
+
 rounds_strategy = st.lists(
     st.lists(
         st.tuples(

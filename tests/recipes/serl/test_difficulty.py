@@ -43,3 +43,8 @@ def test_bad_bounds_are_refused(low, high):
 def test_bad_agreement_is_refused(agreement):
     with pytest.raises(ValueError, match="0..1"):
         judge_difficulty(agreement)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.2, 0.8), (0.5, 0.5)])
+def test_bounds_may_be_the_ends_of_the_scale_or_one_value(low, high):
+    check_bounds(low, high)

@@ -155,6 +155,10 @@ def test_examples_need_enough_seeds():
         draw_examples(random.Random(0), ["own"], ["seed"] * 6)
 
 
+def test_as_many_seeds_as_examples_are_enough():
+    assert sorted(draw_examples(random.Random(0), [], list("abcdefgh"))) == list("abcdefgh")
+
+
 def test_messages_number_the_examples_and_end_with_the_next_number():
     messages = compose_messages(["What is\n 1 + 1: ", "Find x"], PromptTemplate("Be a teacher.", "Write more:\n"))
     assert messages == [
@@ -177,6 +181,17 @@ def test_a_long_prompt_loses_examples_and_keeps_its_end():
     assert shown == 3 and len(cut) == 20 and cut[-1] == "long"
     with pytest.raises(ValueError, match="at most 3 tokens"):
         fit_prompt(examples, template, tokenize, max_tokens=3)
+
+
+def test_a_prompt_may_be_as_long_as_the_limit():
+    def tokenize(messages):
+        return [0] * (1000 + 12 * messages[0]["content"].count("x"))
+
+    template = PromptTemplate("", "More:\n")
+    assert fit_prompt(["x", "x"], template, tokenize) == ([0] * 1024, 2)
+    assert fit_prompt(["x", "x"], template, tokenize, max_tokens=1023) == ([0] * 1012, 1)
+    ids, shown = fit_prompt(["x", "x"], template, lambda messages: [*tokenize(messages), 1])
+    assert (len(ids), shown) == (1013, 1)
 
 
 def test_shipped_prompt_file_is_valid():
@@ -205,5 +220,5 @@ def test_bad_prompt_files_are_refused(tmp_path, content, message):
 
 
 def test_missing_prompt_file_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere.json"):
+    with pytest.raises(FileNotFoundError, match="nowhere.json does not exist"):
         load_template(tmp_path / "nowhere.json")

@@ -85,6 +85,7 @@ def test_decision_at_the_threshold_is_that_of_rouge_score(common, n, m):
 
 def test_seven_of_ten_is_exactly_the_threshold_and_not_above_it():
     assert rouge_l(counted(7, 3, "a"), counted(7, 3, "b")) == 0.7
+    assert max_rouge_l(counted(7, 3, "a"), [counted(7, 3, "b")], floor=0.7) == 0.0
 
 
 def test_latex_operators_and_case_are_invisible():
@@ -111,3 +112,21 @@ def test_index_grows_and_candidates_leave_no_trace():
 
 def test_unknown_tokens_of_a_candidate_never_match():
     assert RougeIndex(["a b c"]).max_rouge_l("x y z") == 0.0
+
+
+def test_the_most_similar_text_need_not_share_the_most():
+    assert max_rouge_l("a b c d", ["a b c d", "a b c d e f g h i j"]) == 1.0
+
+
+def test_of_equal_ratios_the_largest_measure_counts():
+    """One common token of three and three, or three of three and fifteen: a third, and a third and one bit."""
+    texts = ["a x y", " ".join(["a b c", *(f"w{i}" for i in range(12))])]
+    first, second = (rouge_l(text, "a b c") for text in texts)
+    assert first == 1 / 3 < second
+    assert max_rouge_l("a b c", texts) == max_rouge_l("a b c", texts[::-1]) == second
+
+
+def test_a_floor_leaves_shorter_texts_in_and_the_lengths_of_others_alone():
+    candidate = counted(8, 0, "a")
+    assert max_rouge_l(candidate, [counted(6, 0, "b")], floor=0.5) == pytest.approx(12 / 14)
+    assert max_rouge_l(candidate, [counted(5, 3, "b"), counted(0, 20, "b")], floor=0.5) == 0.625

@@ -71,6 +71,10 @@ def test_settings_out_of_range_are_refused(block, message):
         SerlSettings.from_mapping({"variant": "majority", "teacher": block})
 
 
+def test_a_teacher_may_keep_its_rate():
+    assert TeacherSettings(rate_first=0.01, rate_last=0.01).rate_last == 0.01
+
+
 def test_without_a_block_there_is_no_teacher():
     assert SerlSettings.from_mapping({"variant": "majority"}).teacher == TeacherSettings(0, 0.01, 1e-5)
 

@@ -43,8 +43,11 @@ def test_comparisons_that_fail_skip_the_group(monkeypatch):
     assert [sample.result for sample in failed.samples] == [Skip("vote_failed: pool closed")] * 2
 
 
-@pytest.mark.parametrize("in_text", [False, True])
-def test_the_question_is_read_with_the_response_if_asked(monkeypatch, in_text):
+@pytest.mark.parametrize(
+    ("options", "question"),
+    [({}, ""), ({"question_in_text": False}, ""), ({"question_in_text": True}, "Think. Which?")],
+)
+def test_the_question_is_read_with_the_response_if_asked(monkeypatch, options, question):
     read, real = [], voting.majority_vote
 
     def spy(texts, **options):
@@ -52,8 +55,8 @@ def test_the_question_is_read_with_the_response_if_asked(monkeypatch, in_text):
         return real(texts, **options)
 
     monkeypatch.setattr(voting, "majority_vote", spy)
-    majority_reward([group("1", "1")], question_in_text=in_text)
-    assert read == [("Think. Which?" if in_text else "") + "so \\boxed{1}"] * 2
+    majority_reward([group("1", "1")], **options)
+    assert read == [question + "so \\boxed{1}"] * 2
 
 
 def test_restrain_writes_its_advantages_with_and_without_a_winner():

@@ -9,6 +9,7 @@ import torch
 from recipes.common.groups import Group, Sample
 from recipes.sppo.advantage import sppo_target
 from recipes.sppo.judged_gains import judge_win_rates
+from reward_fns.judge import Judge
 from reward_fns.result import Fail, Score, Skip
 
 spec = importlib.util.spec_from_file_location(
@@ -97,3 +98,17 @@ def test_the_judge_reads_the_users_turns_and_not_the_system_prompt():
         text = body["messages"][1]["content"]
         assert "First part.\n\nSecond part." in text and "Be brief." not in text and "Yes?" not in text
     assert [(sample.result.acc, sample.result.pred) for sample in judged.samples] == [(1.0, "2"), (1.0, "9")]
+
+
+def test_a_response_alone_ties_with_itself_and_the_connections_are_closed(monkeypatch):
+    closed, close = [], Judge.close
+
+    async def spy(judge):
+        closed.append(judge)
+        await close(judge)
+
+    monkeypatch.setattr(Judge, "close", spy)
+    judged = group("2")
+    metrics, requests = ask(judge_server.prefers(int), judged)
+    assert judged.samples[0].result.value == 0.5 and metrics == {"sppo/judged_share": 1.0} and requests == []
+    assert len(closed) == 1

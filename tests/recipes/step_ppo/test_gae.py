@@ -65,6 +65,7 @@ def test_whitening_is_a_flag():
     assert abs(kept.mean()) < 1e-6 and abs(kept.std() - 1) < 1e-4
     torch.testing.assert_close(returns, white_returns)
     assert abs(raw[mask.bool()].mean()) > 1e-3
+    assert white[~mask.bool()].tolist() == [0.0] * 3
 
 
 def test_refusals():

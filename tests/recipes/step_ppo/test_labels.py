@@ -60,7 +60,7 @@ def test_class_sums():
     assert class_probability(probabilities[None]).shape == (1, 2)
 
 
-@pytest.mark.parametrize("classes", [(), (4,), (-1,), (2, 2)])
+@pytest.mark.parametrize("classes", [(), (4,), (-1,), (2, 2), (2, 4), (-1, 2)])
 def test_classes_outside_the_model(classes):
     with pytest.raises(ValueError, match="distinct"):
         class_probability(torch.ones(4) / 4, classes)
@@ -73,4 +73,5 @@ def test_completions_that_all_differ_are_kept():
 def test_the_classes_are_summed_whatever_the_number_of_dimensions():
     probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4])
     assert class_probability(probabilities).item() == pytest.approx(0.7)
+    assert class_probability(probabilities, range(1, 4)).item() == pytest.approx(0.9)
     assert class_probability(probabilities.expand(5, 3, 4)).shape == (5, 3)

@@ -108,6 +108,15 @@ def test_records_share_nothing():
     assert len({id(r["chosen_full_rewards"]) for r in records}) == len(records)
 
 
+def test_a_record_holds_the_step_scores_of_both_sides_where_there_are_any():
+    (pair,) = process_pairs(candidates([0.9], [0.1]), margin=0.5)
+    record = pair_record("q", pair)
+    assert (record["chosen_full_rewards"], record["reject_full_rewards"]) == ([0.9], [0.1])
+    (pair,) = outcome_pairs([Candidate(0, "a", True), Candidate(1, "b", False)])
+    record = pair_record("q", pair)
+    assert (record["chosen_full_rewards"], record["reject_full_rewards"]) == (None, None)
+
+
 def test_one_pair_per_question():
     found = process_pairs(candidates([0.9, 0.4], [0.1]), margin=0.1)
     assert one_pair_per_question(found, random.Random(0))[0] in found
@@ -222,6 +231,6 @@ def test_candidates_take_their_scores_by_response():
     ]
     assert [c.score for c in candidates_of(trajectory, record, **options, skip_last=2)] == [None, None]
     assert [c.score for c in candidates_of(trajectory, None, **options, skip_last=0)] == [None, None]
-    record["scores"][0]["response_index"] = 2
+    record["scores"].append(record["scores"][0] | {"response_index": 2})
     with pytest.raises(ValueError, match="response 2 of 2"):
         candidates_of(trajectory, record, **options, skip_last=0)

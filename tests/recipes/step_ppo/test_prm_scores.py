@@ -26,6 +26,10 @@ def test_scores(reduction, drop_kinds, skip_last, expected):
     assert REDUCTIONS[reduction](counted) == pytest.approx(expected, abs=1e-12)
 
 
+def test_every_step_counts_by_default():
+    assert counted_steps(SCORES, KINDS) == SCORES
+
+
 def test_no_step_may_be_left():
     assert counted_steps(SCORES, KINDS, drop_kinds=("Thought", "Action", "Observation")) == []
     assert counted_steps(SCORES, KINDS, skip_last=9) == []

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, step_rewards, token_rewards
+from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, softmin, step_rewards, token_rewards
 
 #         t0   t1   t2   t3   t4   eos
 VALUES = [0.0, 0.6, 0.0, 0.9, 0.5, 0.3]
@@ -159,3 +159,7 @@ def test_softmin_and_outcome_have_no_rewards_of_steps_alone():
     for mode in ("softmin", "outcome"):
         with pytest.raises(ValueError, match="has no step rewards"):
             step_rewards([0.5], mode)
+
+
+def test_softmin_of_far_rewards_does_not_overflow():
+    assert softmin([100.0, -1.0]) == [0.0, -1.0]

@@ -14,7 +14,7 @@ from recipes.tandem.authorship import (
     verified,
 )
 from vllm_patches.tandem.outputs import AuthorshipError
-from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, authorship
+from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, authorship, request_key
 
 BOUNDARY = frozenset(range(0, 50, 5))
 TOKENS = st.lists(st.integers(0, 49), max_size=200)
@@ -107,11 +107,21 @@ def test_metrics_of_two_responses_by_hand():
     assert math.isnan(Authorship().metrics()["tandem/senior_token_share"])
 
 
+def test_turns_are_runs_of_one_author():
+    masks = {(1,): 1, (0,): 1, (1, 1, 1): 1, (1, 0, 1): 3, (1, 1, 0, 1): 3, (): 0}
+    assert {mask: count_authorship(mask).turns for mask in masks} == masks
+
+
+def test_nothing_counted_is_zero():
+    assert Authorship() == Authorship(0, 0, 0, 0, 0, 0)
+
+
 def test_deviation_counts_standard_deviations_of_a_binomial():
     assert Authorship(redraws=100, senior_redraws=60).deviation(0.5) == pytest.approx(2.0)
     assert Authorship(redraws=100, senior_redraws=100).deviation(1.0) == 0.0
     assert Authorship(redraws=100, senior_redraws=99).deviation(1.0) == math.inf
     assert Authorship().deviation(0.5) == 0.0
+    assert Authorship(redraws=1, senior_redraws=1).deviation(0.5) == pytest.approx(1.0)
 
 
 def test_the_share_over_many_responses_is_near_p():
@@ -128,3 +138,8 @@ def test_identities_are_pure_and_apart():
     places = [(i, s, k, v) for i in range(6) for s in range(5) for k in range(4) for v in (False, True)]
     assert len({response_identity(*place) for place in places}) == len(places)
     assert response_identity(4, 2, 1, False) == response_identity(4, 2, 1, False)
+
+
+def test_identities_stay_the_same_from_release_to_release():
+    assert response_identity(4, 2, 1, validation=False) == request_key(4, 2, 1, 0)
+    assert response_identity(4, 2, 1, validation=True) == request_key(4, 2, 1, 1)

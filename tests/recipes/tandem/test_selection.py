@@ -53,6 +53,15 @@ def test_responses_become_problems():
     assert found == [Problem("amc", 1, 3), Problem("aime24", 1, 1), Problem("amc", 0, 2)]
 
 
+def test_problems_with_too_few_verdicts_are_counted():
+    verdicts = [Problem("amc", 1, 4), Problem("amc", 1, 3), Problem("amc", 3, 3)]
+    assert macro_pass_at_k(verdicts, 4) == (1.0, {"amc": 1.0}, 2)
+
+
+def test_an_accuracy_of_a_half_is_right():
+    assert problems(["amc"] * 3, ["a"] * 3, [0.5, 0.49, None]) == [Problem("amc", 1, 2)]
+
+
 def checkpoint(directory, step, content=b"weights"):
     folder = directory / f"global_step_{step}" / "actor"
     folder.mkdir(parents=True)

@@ -150,6 +150,28 @@ def test_catch_up_fills_a_pass_to_its_last_token():
     assert run.passes.tolist() == [0, 0]
 
 
+def test_a_pass_is_full_at_its_last_token_the_first_and_any_other():
+    # the scheduler's own query of 10 or 30 tokens, then catch-up
+    def passes(own, *catch_up):
+        lengths = np.array([own, *catch_up])
+        starts = 100 * np.arange(len(lengths))
+        run = model_run(np.arange(len(lengths)), starts, starts + lengths, starts + (np.arange(len(lengths)) > 0), 30)
+        return dict(zip(run.rows.tolist(), run.passes.tolist(), strict=True))
+
+    assert passes(10, 20, 25) == {0: 0, 1: 0, 2: 1}
+    assert passes(30, 10, 20) == {0: 0, 1: 1, 2: 1}
+
+
+def test_a_model_may_lag_by_max_lag_and_no_token_more():
+    def idle(lag, alone=False):
+        one, yes = np.array([40]), np.array([True])
+        held = np.array([one + 1 - lag, one])
+        plan = plan_lazy(one, one + 1, yes, np.array([SENIOR]), held, np.array([alone]), 16, 99)
+        return plan.runs[JUNIOR] is None
+
+    assert idle(16) and not idle(17) and idle(17, alone=True)
+
+
 def test_a_model_ahead_of_the_scheduler_is_an_error():
     with pytest.raises(RuntimeError, match="row 1 starts at token 5, but the models hold"):
         plan_lazy(

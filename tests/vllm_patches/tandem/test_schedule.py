@@ -219,6 +219,25 @@ def test_the_table_offers_as_the_schedule_does(tokens, p, cap, seed, other):
         table.add(params, [PLAIN])
 
 
+def test_the_table_draws_at_an_offered_word_only_after_a_token():
+    for seed in range(8):
+        params = ScheduleParams(word_align="before", max_gap_tokens=4, seed=seed)
+        table, c = ScheduleTable(BOUNDARY, VOCAB), coins_of(params, 4)
+        rows, offered = np.array([table.add(params, iter(()))]), []
+        for token in (WORD, WORD, PLAIN, WORD):
+            offered += table.offer(rows, np.array([token])).tolist()
+            table.advance(rows, np.array([token]))
+        assert offered == [c[0], c[1], c[1], c[2]]
+
+
+def test_the_tables_columns_name_strategy_and_single_authors():
+    table = ScheduleTable(BOUNDARY, VOCAB)
+    params = [ScheduleParams(name, 1.0) for name in ("chunk", "senior", "word", "chunk")]
+    rows = [table.add(one) for one in params]
+    assert [table.name_of(table.strategy[row]) for row in rows] == ["chunk", "senior", "word", "chunk"]
+    assert table.has_one_author[rows].tolist() == [False, True, True, False]
+
+
 def test_rows_are_reused_without_a_trace():
     table = ScheduleTable(BOUNDARY, VOCAB, capacity=1)
     params = ScheduleParams(seed=2)
