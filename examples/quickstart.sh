@@ -8,6 +8,7 @@
 # From the environment:
 #   STEPS   training steps (30)
 #   SEED    seed of the run (1); the toy world itself is always the same
+#   HELD_OUT  problems that are answered before and after (500)
 #   OUT     folder of the results (outputs/quickstart in this checkout)
 #   USE_PYTHON  an interpreter whose environment has the package with its extras; nothing is installed then
 
@@ -16,10 +17,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
 main() {
     local steps="${STEPS:-30}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}" recipe
+    local held_out="${HELD_OUT:-500}"
     local recipes=("$@")
     ((${#recipes[@]})) || recipes=(sppo)
     local number
-    for number in "STEPS=$steps" "SEED=$seed"; do
+    for number in "STEPS=$steps" "SEED=$seed" "HELD_OUT=$held_out"; do
         if [[ ! "${number#*=}" =~ ^[0-9]+$ ]]; then
             _duets_fail "$number is no whole number."
             return 2
@@ -49,12 +51,13 @@ main() {
         "$DUETS_PYTHON" examples/toy/make.py --format "$(world_format "$recipe")" --out "$world" --seed 0 || return 1
         _duets_stage "Training $recipe for $steps steps (log: $out/$recipe/train.log)"
         if [[ -f "examples/quickstart_$recipe.sh" ]]; then
-            TOY_DIR="$world" STEPS="$steps" SEED="$seed" OUT="$out/$recipe" bash "examples/quickstart_$recipe.sh" || return 1
+            TOY_DIR="$world" STEPS="$steps" SEED="$seed" HELD_OUT="$held_out" OUT="$out/$recipe" \
+                bash "examples/quickstart_$recipe.sh" || return 1
             continue
         fi
-        train "$recipe" "$steps" "$seed" "$out/$recipe" "$world" || return 1
+        train "$recipe" "$steps" "$seed" "$out/$recipe" "$world" "$held_out" || return 1
         "$DUETS_PYTHON" examples/quickstart_report.py "$out/$recipe/metrics.jsonl" --curve "$out/$recipe/curve.png" \
-            --title "$recipe on the toy world" || return 1
+            --held-out "$held_out" --title "$recipe on the toy world" || return 1
     done
 }
 
@@ -70,7 +73,7 @@ world_folder() {
 }
 
 train() {
-    local recipe="$1" steps="$2" seed="$3" folder="$4" world="$5"
+    local recipe="$1" steps="$2" seed="$3" folder="$4" world="$5" held_out="$6"
     mkdir -p "$folder" && rm -f "$folder/metrics.jsonl" "$folder/curve.png" "$folder/train.log" || return 1
     # The supervisor replaces this subshell, so that a signal meant for the run reaches it and nobody else.
     (
@@ -78,7 +81,7 @@ train() {
         exec "$DUETS_PYTHON" examples/quickstart_train.py --steps "$steps" --metrics "$folder/metrics.jsonl" \
             --log "$folder/train.log" -- \
             "$DUETS_PYTHON" -m "recipes.$recipe.main" scale=toy \
-            "trainer.total_training_steps=$steps" "data.seed=$seed" \
+            "trainer.total_training_steps=$steps" "data.seed=$seed" "data.val_max_samples=$held_out" \
             trainer.resume_mode=disable trainer.save_freq=-1 "trainer.default_local_dir=$folder/checkpoints"
     )
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The whole step-PPO pipeline on the toy world, from trajectories to step-PPO and its outcome-only baseline. Called by
-# quickstart.sh with TOY_DIR, STEPS, SEED and OUT. After an interruption, the same command goes on where it stopped.
+# quickstart.sh with TOY_DIR, STEPS, SEED, HELD_OUT and OUT. After an interruption, the same command goes on where it
+# stopped.
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 PYTHON="${USE_PYTHON:-$ROOT/.venv/bin/python}"
-: "${TOY_DIR:?}" "${STEPS:?}" "${SEED:?}" "${OUT:?}"
+: "${TOY_DIR:?}" "${STEPS:?}" "${SEED:?}" "${HELD_OUT:?}" "${OUT:?}"
 QUESTIONS=${QUESTIONS:-700}                             # whose trajectories are sampled
 PRM_QUESTIONS=${PRM_QUESTIONS:-450}                     # of them, whose states train the PRM
 DEV_QUESTIONS=${DEV_QUESTIONS:-48}                      # of them, whose states evaluate it
@@ -39,7 +40,8 @@ ppo() {
     VERL_FILE_LOGGER_PATH="$folder/metrics.jsonl" "$PYTHON" "$ROOT/examples/quickstart_train.py" --steps "$STEPS" \
         --metrics "$folder/metrics.jsonl" --log "$folder/train.log" -- \
         "$PYTHON" -m recipes.step_ppo.main scale=toy preset="$preset" data.seed="$SEED" \
-        trainer.total_training_steps="$STEPS" trainer.default_local_dir="$folder/checkpoints" \
+        trainer.total_training_steps="$STEPS" data.val_max_samples="$HELD_OUT" \
+        trainer.default_local_dir="$folder/checkpoints" \
         actor_rollout_ref.model.path="$OUT/process_dpo"
 }
 
@@ -72,5 +74,5 @@ stage "Report ($OUT/report)"
 WARM_UP="$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["models"]["base"]["accuracy"])' \
     "$TOY_DIR/world.json")"
 "$PYTHON" -m recipes.step_ppo.pipeline.report --round "$OUT/round0" --truth "$OUT/round0/dev_truth.jsonl" \
-    --accuracy warm-up="$WARM_UP" --start process-DPO --held-out 500 --output "$OUT/report" \
+    --accuracy warm-up="$WARM_UP" --start process-DPO --held-out "$HELD_OUT" --output "$OUT/report" \
     --run step-PPO="$OUT/step_ppo/metrics.jsonl" outcome-PPO="$OUT/outcome_ppo/metrics.jsonl"

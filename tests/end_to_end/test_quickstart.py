@@ -16,6 +16,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.parents[2].name for path in REPOSITORY.glob("recipes/*/config/scale/toy.yaml"))
 # The smallest pipeline that still has questions with right and wrong trajectories, for pairs and both classes of state.
 SMALLEST = {"QUESTIONS": "48", "PRM_QUESTIONS": "32", "DEV_QUESTIONS": "8", "TRUTH": "2", "DPO_UPDATES": "2"}
+# Half of the time of two steps would go into the answers to 500 problems, before and after.
+FEW = "40"
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def quickstart(tmp_path):
 
     def run(recipe: str, **knobs: str) -> tuple[str, Path]:
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
-        own = {"STEPS": "2", "OUT": str(tmp_path / "out"), "USE_PYTHON": sys.executable}
+        own = {"STEPS": "2", "HELD_OUT": FEW, "OUT": str(tmp_path / "out"), "USE_PYTHON": sys.executable}
         own |= {"XDG_STATE_HOME": str(tmp_path / "state")}
         own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         process = subprocess.Popen(
@@ -60,7 +62,7 @@ def test_two_steps_to_the_last_line(recipe, quickstart):
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     last = output.splitlines()[-4:]
     assert last[0].startswith("held-out accuracy") and last[3].strip().startswith("change"), output[-2000:]
-    assert "step    2" in last[2]
+    assert "step    2" in last[2] and last[2].endswith(f"n = {FEW}")
 
 
 @pytest.mark.long
