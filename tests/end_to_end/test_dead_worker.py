@@ -1,4 +1,7 @@
-"""A worker that dies ends the run with a sentence and a non-zero exit, soon; nothing of the run stays behind."""
+"""A worker that dies ends the run with a sentence and a non-zero exit, soon; nothing of the run stays behind.
+
+The same of an engine's own worker is a part of `test_tandem.py`, which runs in every CI.
+"""
 
 import time
 from pathlib import Path
@@ -8,7 +11,7 @@ import pytest
 
 from recipes.lifecycle import leftovers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 LIMIT_SECONDS = 120
 
 
@@ -22,13 +25,14 @@ def process_titled(run, title: str) -> psutil.Process:
     raise LookupError(f"no process of the run is called {title}")
 
 
-@pytest.mark.parametrize("title", ["VLLM::EngineCore", pytest.param("ray::AgentLoopWorkerTQ", marks=pytest.mark.long)])
+@pytest.mark.parametrize("title", ["VLLM::EngineCore", "ray::AgentLoopWorkerTQ"])
 def test_the_run_ends(start, small, title):
     run = start("recipes.sppo.main", *small, "preset=grpo", "trainer.total_training_steps=50")
     run.wait_for_step(1)
     engine = process_titled(run, "VLLM::EngineCore")
     mapped = {Path(mapping.path) for mapping in engine.memory_maps() if mapping.path.startswith("/dev/shm/psm_")}
     assert mapped
+    family = run.descendants()
     process_titled(run, title).kill()
     killed = time.monotonic()
     assert run.wait(LIMIT_SECONDS) not in (0, None)
@@ -38,4 +42,5 @@ def test_the_run_ends(start, small, title):
     weights = {status.st_ino: path for path, status in leftovers._shared_memory() if path.match("verl_weights_*")}
     assert weights.keys() <= leftovers._mapped_inodes(), "those of another run are mapped by it"
     assert not any(path.exists() for path in mapped)
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in run.descendants())
+    # A process that has gone has no descendants, so those from before the kill are asked.
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
