@@ -1,6 +1,7 @@
 """Which devices a run asks of the machine it starts on."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,3 +121,21 @@ def test_keys_reach_the_workers_of_a_joined_cluster_and_not_the_config(monkeypat
     asked = OmegaConf.merge(config(), OmegaConf.create({"ray_kwargs": {"ray_init": {"num_cpus": None}}}))
     cluster.prepare_ray(asked, "accelerator", "10.0.0.1:6379")
     assert "secret" not in OmegaConf.to_yaml(asked)
+
+
+def test_rays_head_is_told_to_keep_few_records_of_calls(monkeypatch):
+    """Its default let it grow by 199 MB in 100 steps of a soak; the name must be one that the installed Ray knows."""
+    import ray
+
+    for name in tuple(os.environ):
+        if name.startswith("RAY_task_events"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(cluster.os, "environ", dict(os.environ))
+    cluster.set_environment("cuda")
+    (name,) = (name for name in cluster.os.environ if name.startswith("RAY_task_events"))
+    assert int(cluster.os.environ[name]) <= 10_000
+    (server,) = Path(ray.__file__).parent.rglob("gcs_server")
+    assert name.encode() in server.read_bytes()
+    cluster.os.environ[name] = "7"
+    cluster.set_environment("cuda")
+    assert cluster.os.environ[name] == "7", "what the user set stands"
