@@ -23,6 +23,20 @@ from pathlib import Path
 import psutil
 from campaign import RECIPES, Campaign
 
+# What grows grows with the steps; their size only makes them longer. Appended to the overrides of a campaign.
+_FEW_PROMPTS = (
+    "data.train_batch_size=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=64",
+)
+SHORTER = {
+    "sppo": _FEW_PROMPTS,
+    "tandem": _FEW_PROMPTS,
+    "serl": ("data.train_batch_size=4",),
+    "pasodoble": ("pasodoble.rounds_per_step=1",),
+    "step_ppo": (),
+}
 MEGABYTE = 1 << 20
 SAMPLE_SECONDS = 5.0
 MEMORY_PER_100_STEPS = 1.0
@@ -55,7 +69,7 @@ def shared_memory() -> int:
 
 def watch_run(recipe: str, steps: int, warm_up: int, folder: Path, limit: float) -> dict:
     """Run a recipe to its end, or until the time is over; the figures."""
-    campaign = Campaign(recipe, folder, steps, ("trainer.save_freq=-1",))
+    campaign = Campaign(recipe, folder, steps, ("trainer.save_freq=-1", *SHORTER[recipe]))
     attempt, began = campaign.attempt(), time.monotonic()
     memory, descriptors, shared = defaultdict(list), defaultdict(list), []
     while attempt.process.poll() is None and time.monotonic() - began < limit:
