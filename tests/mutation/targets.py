@@ -58,6 +58,8 @@ _ALL = [
         ("tests/vllm_patches/tandem/test_scheduler.py",),
         ("torch", "vllm.v1.core.sched.scheduler", "vllm.v1.engine", "vllm_patches.tandem.request_rules"),
     ),
+    _recipe("step_ppo", "pure", preload=TORCH),
+    _recipe("pasodoble", "repetition", preload=NUMPY),
     Target("vllm_patches/tandem/schedule_table.py", ("tests/vllm_patches/tandem/test_schedule.py",), NUMPY),
 ]
 TARGETS = {target.module: target for target in _ALL}
