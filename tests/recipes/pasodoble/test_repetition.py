@@ -20,6 +20,10 @@ def test_bleu_of_one_sentence():
     assert bleu(text, "the cat sat on a mat") == pytest.approx((5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
     # too short for 4-grams, which count as 0.1 of 1; and a brevity penalty of exp(1 - 6 / 3)
     assert bleu(text, "the cat sat") == pytest.approx(np.exp(-1) * 0.1**0.25)
+    # longer than the reference: no bonus
+    assert bleu("the cat sat on", "the cat sat on a mat") == pytest.approx((4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    # words in another order match alone
+    assert bleu("a b", "b a") == pytest.approx(0.1**0.75)
     # a word that stands twice in the reference counts twice at most
     assert bleu("the the a", "the the the") == pytest.approx((2 / 3 * 1 / 2 * 0.1 * 0.1) ** 0.25)
 
@@ -30,6 +34,13 @@ def test_the_share_of_a_batch_in_the_cluster_of_each_question():
     assert repetition(batch) == [0.75, 0.75, 0.25, 0.75]
     assert repetition([]) == [] and repetition([""]) == [1.0]
     assert repetition(["", "", "one"]) == [pytest.approx(1 / 3)] * 3, "what says nothing repeats nothing"
+
+
+def test_the_later_question_of_a_pair_is_the_reference():
+    """The long one against the short one has a BLEU of 0.51, the short one against the long one of 0.47."""
+    words = [f"w{number}" for number in range(14)]
+    short, long = " ".join(words[:8]), " ".join(words)
+    assert repetition([short, long]) == [0.5, 0.5] and repetition([long, short]) == [1.0, 1.0]
 
 
 def test_linkage_takes_the_mean_over_all_pairs():

@@ -49,6 +49,24 @@ def test_outcomes_stand_on_the_last_token_against_the_others(raw):
     assert without[9].item() == pytest.approx(-0.2475, abs=1e-3)
 
 
+def test_an_outcome_that_is_alone_in_its_group_counts_nothing(raw):
+    plain = pure_token([rollout(A, 3), rollout(B, 2)], outcome_weight=1.0)
+    for outcomes in ((1.0, None), (None, 1.0)):
+        found = pure_token([rollout(A, 3, outcomes[0]), rollout(B, 2, outcomes[1])], outcome_weight=1.0)
+        assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+
+
+def test_the_outcome_reaches_tokens_after_the_last_step(raw):
+    right, wrong = (Rollout("p", torch.zeros(4), [1], torch.zeros(4), outcome) for outcome in (1.0, 0.0))
+    found = pure_token([right, wrong], outcome_weight=0.5)
+    assert [row.tolist() for row in found] == [[0.5, 0.0, 0.5, 0.5], [-0.5, 0.0, -0.5, -0.5]]
+
+
+def test_two_tokens_are_enough_to_normalise():
+    found = pure_token([rollout([0.9], 2), rollout([-0.6], 2)], outcome_weight=0.0)
+    assert [row.tolist() for row in found] == [pytest.approx([x, 0.0], abs=1e-3) for x in (0.7071, -0.7071)]
+
+
 @pytest.mark.parametrize(("limit", "baseline"), [(12, 0.3116), (24, 0.1558)])
 def test_pure_rloo_by_hand(raw, limit, baseline):
     a, b = pure_rloo([rollout(A, 3), rollout(B, 2)], outcome_weight=0.0, max_response_length=limit)
