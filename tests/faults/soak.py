@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -49,6 +50,13 @@ def slope(points: list[tuple[float, float]]) -> float:
     mean_x, mean_y = sum(x for x, _ in points) / max(n, 1), sum(y for _, y in points) / max(n, 1)
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+def course(points: list[tuple[float, float]], parts: int = 6) -> list[float]:
+    """Means of y over equal parts of the points, in their order: a leak goes on where a warm-up has ended."""
+    cuts = [len(points) * part // parts for part in range(parts + 1)]
+    means = [[y for _, y in points[low:high]] for low, high in pairwise(cuts)]
+    return [round(sum(values) / len(values), 1) for values in means if values]
 
 
 def name_of(process: psutil.Process) -> str:
@@ -94,6 +102,7 @@ def watch_run(recipe: str, steps: int, warm_up: int, folder: Path, limit: float)
         "recipe": recipe,
         "steps": len(logged),
         "seconds": round(time.monotonic() - began),
+        "memory_mb": {name: course(points) for name, points in memory.items()},
         "memory_mb_per_100_steps": {name: round(100 * slope(points), 2) for name, points in memory.items()},
         "descriptors_per_100_steps": {name: round(100 * slope(points), 2) for name, points in descriptors.items()},
         "shared_memory_mb_per_100_steps": round(100 * slope(shared), 2),

@@ -90,6 +90,7 @@ def test_keys_of_the_environment_stand_in_no_file_of_a_run(campaign, recipe):
     assert run.violations() == []
     assert {"log.txt", "data.pt", "raylet.out"} <= {path.name for path in run.artefacts()}
     assert hits(run) == []
+    print(f"{recipe}: {len(run.artefacts())} files")
 
 
 def test_a_machine_that_goes_down_while_it_saves(campaign):
