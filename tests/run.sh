@@ -20,7 +20,7 @@ if [[ $# -gt 1 || ($# -eq 1 && "$1" != --long) ]]; then
 fi
 
 # What takes as long as the first lane still does when the unit tests are done.
-LATER=(tests/end_to_end/test_pasodoble.py tests/end_to_end/test_sft.py tests/recipes tests/examples tests/faults)
+LATER=(tests/end_to_end/test_sft.py tests/recipes tests/examples tests/faults)
 # Both lanes train in it; made here, it is not made twice at once.
 "$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || exit 1
 log=outputs/tests_end_to_end.log

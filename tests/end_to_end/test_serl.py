@@ -129,6 +129,7 @@ def test_train_kill_resume_and_end_when_the_prompts_are_trained(begin):
     assert killed and killed.items() <= generated(folder, 2).items()
 
 
+@pytest.mark.long
 def test_ten_unlabelled_rows_train_to_their_end(begin, serl_world, tmp_path):
     """Fewer rows than a batch: three epochs are two rounds, of 16 and 14 prompts, and nothing is said of labels."""
     table = pd.read_parquet(serl_world / "train.parquet").head(10)
