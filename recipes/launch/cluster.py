@@ -173,8 +173,10 @@ def set_environment(device: str) -> None:
     defaults = {
         "VERL_DUETS_SYNC_TIMEOUT": SYNC_TIMEOUT_SECONDS,
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's head keeps a record of 100,000 calls by default: 2 MB more with every step of the toy world.
+        # Ray's head keeps a record of 100,000 calls by default, and names of a million whose record it gave up: 2 MB
+        # more with every step of the toy world, then 50 kB.
         "RAY_task_events_max_num_task_in_gcs": "10000",
+        "RAY_task_events_max_dropped_task_attempts_tracked_per_job_in_gcs": "10000",
         "PYTHONWARNINGS": QUIET,
     }
     if device == "cpu":
