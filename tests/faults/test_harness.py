@@ -5,10 +5,12 @@ import importlib
 import json
 import random
 import sys
+from pathlib import Path
 
 import campaign
 import pytest
 import random_kills
+import soak
 from campaign import Attempt, Campaign
 
 from recipes.errors import DataError, EnvironmentProblem, MissingFileError
@@ -134,3 +136,20 @@ def test_a_run_that_never_began_is_a_finding(short_runs, tmp_path):
     made.close()
     assert any("ended with code 2" in sentence for sentence in found)
     assert "the metrics have steps []" in found
+
+
+def test_the_table_of_soaks_is_what_was_measured():
+    here = Path(__file__).parent
+    lines = (here / "soak.jsonl").read_text().splitlines()
+    assert soak.table(lines) in (here / "README.md").read_text()
+    figures = json.loads(lines[0])
+    assert any(soak.verdict(json.loads(line)) for line in lines)
+    quiet = figures | {"memory_mb_per_100_steps": {"a 1": 0.9, "a 2": -40.0}, "step_time_ratio": 1.0}
+    assert soak.verdict(quiet) == []
+    assert soak.table([json.dumps(quiet)]).splitlines()[-1].endswith("| - | +0.9 | +0.1 | 1.00 |")
+
+
+def test_a_course_shows_where_growth_ends():
+    assert soak.slope([(step, 5.0 + 0.02 * step) for step in range(50, 200)]) == pytest.approx(0.02)
+    filled = [(step, float(min(step, 30))) for step in range(60)]
+    assert soak.course(filled, parts=3) == [9.5, 27.2, 30.0]
