@@ -150,8 +150,10 @@ def _actor(tree: Any, shape: Shape, world: int, device: str) -> Training:
 
 def _critic(config: Any, shape: Shape, world: int, device: str) -> Training:
     critic, engine = config.critic, config.critic.fsdp
-    # verl 0.9 packs the critic's micro-batches under this budget alone.
-    tokens = int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768)
+    # verl 0.9 packs the critic's micro-batches under this budget alone; a small batch does not fill it.
+    rows = -(-int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n) // world)
+    batch = rows * int(config.data.max_prompt_length + config.data.max_response_length)
+    tokens = min(int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768), batch)
     return Training(
         shape,
         ranks=_ranks(engine, world),

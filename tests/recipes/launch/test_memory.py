@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from omegaconf import open_dict
 
 from recipes.launch.memory import GIB, Engine, Plan, Shape, Training
+from recipes.step_ppo.main import RECIPE as STEP_PPO
 
 QWEN3_4B = Shape(151936, 2560, 9728, 36, 32, 8, 128, tied=True, qk_norm=True)
 LLAMA2_7B = Shape(32000, 4096, 11008, 32, 32, 32, 128)
@@ -238,3 +239,18 @@ def test_the_memory_of_a_host_is_that_of_its_container(tmp_path):
     for text, expected in (("max\n", machine), ("1048576\n", 1048576), (f"{2 * machine}\n", machine)):
         limit.write_text(text)
         assert host_bytes(limit) == expected
+
+
+def test_a_small_batch_does_not_fill_the_critics_budget():
+    """Without a budget of its own the critic packs 32,768 tokens, which a toy run never has."""
+    from recipes.launch.composition import compose_config
+    from recipes.launch.memory_plan import _critic
+
+    overrides = ["scale=toy", "preset=outcome"]
+    config = compose_config(STEP_PPO.config_module, STEP_PPO.config_name, overrides)
+    length = config.data.max_prompt_length + config.data.max_response_length
+    config.data.train_batch_size, config.actor_rollout_ref.rollout.n = 5, 4
+    assert _critic(config, QWEN3_4B, 1, "cpu").tokens == 20 * length < 32768
+    assert _critic(config, QWEN3_4B, 8, "cpu").tokens == 3 * length
+    config.data.train_batch_size = 5000
+    assert _critic(config, QWEN3_4B, 1, "cpu").tokens == 32768
