@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 GIB = 1024**3
-BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+# The names that verl's configs take.
+BYTES = {"fp32": 4, "float32": 4, "32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "16": 2}
 # CUDA context, kernels and allocator slack of one process.
 CONTEXT = GIB
 # verl's fused log-probs take the vocabulary in pieces of so many tokens.

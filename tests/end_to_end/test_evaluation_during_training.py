@@ -8,7 +8,15 @@ import sys
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
-SAVE = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+# Weights move within two steps; the second is saved as a model that can be loaded, and evaluated.
+SAVED_AND_READ = (
+    "trainer.total_training_steps=2",
+    "trainer.save_freq=2",
+    "actor_rollout_ref.actor.optim.lr=1e-3",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+    "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
+    "evaluation.every=2",
+)
 ENGINE = ["engine.dtype=float32", "engine.max_model_len=96", "engine.kv_cache_memory_bytes=67108864"]
 
 
@@ -37,13 +45,8 @@ def test_the_readings_with_the_junior_are_those_of_the_command_on_the_saved_weig
         "recipes.tandem.main",
         *small,
         "trainer.val_before_train=false",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=2",
+        *SAVED_AND_READ,
         f"trainer.default_local_dir={tmp_path / 'run'}",
-        "actor_rollout_ref.actor.optim.lr=1e-3",
-        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-        SAVE,
-        "evaluation.every=2",
         "evaluation.partner.readings=[sentence_handoff,word_handoff,legibility,transfer_utility]",
         *(f"evaluation.{item}" for item in data),
     )
@@ -96,13 +99,8 @@ def test_the_numbers_of_a_step_are_those_of_its_saved_weights(start, small, toy_
         *small,
         "preset=grpo",
         "trainer.val_before_train=true",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=2",
+        *SAVED_AND_READ,
         f"trainer.default_local_dir={tmp_path / 'run'}",
-        "actor_rollout_ref.actor.optim.lr=1e-3",
-        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-        SAVE,
-        "evaluation.every=2",
         *(f"evaluation.{item}" for item in data),
     )
     assert run.wait(900) == 0, run.log[-6000:]
