@@ -49,6 +49,45 @@ def test_every_module_says_what_it_is(path):
     assert not tree.body or ast.get_docstring(tree), "no module docstring"
 
 
+def imported_siblings(path: Path) -> set[Path]:
+    """The modules of its own folder that the file at ``path`` imports by their bare names."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module)
+    return {path.with_name(f"{name}.py") for name in names} & {*path.parent.glob("*.py")}
+
+
+def same_names(folder: Path) -> dict[str, list[str]]:
+    """Modules below ``folder`` that the files beside them import by a bare name which another one has, too."""
+    found = sorted({module for path in folder.rglob("*.py") for module in imported_siblings(path)})
+    stems = [module.stem for module in found]
+    return {
+        stem: [str(m.relative_to(folder)) for m in found if m.stem == stem] for stem in stems if stems.count(stem) > 1
+    }
+
+
+def test_helpers_of_tests_do_not_stand_in_for_each_other():
+    """One pytest imports them all by their bare names, and of two with one name every test would get the first."""
+    assert same_names(ROOT / "tests") == {}
+
+
+def test_two_helpers_of_one_name_are_seen(tmp_path):
+    for folder, line in (
+        ("a", "import run"),
+        ("b", "from run import x"),
+        ("c", "def f():\n    import rows"),
+        ("d", "import run"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test_it.py").write_text(line)
+    for module in ("a/run.py", "b/run.py", "c/rows.py"):
+        (tmp_path / module).write_text("")
+    assert same_names(tmp_path) == {"run": ["a/run.py", "b/run.py"]}
+
+
 def test_no_file_names_a_place_on_somebodys_machine():
     offences = []
     for path in FILES:

@@ -13,23 +13,23 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from run import ARGUED, RESULTS, argued_reason, fingerprint, write  # noqa: E402
+from mutate import ARGUED, RESULTS, argued_reason, fingerprint, write  # noqa: E402
 from targets import MOST, TARGETS  # noqa: E402
 
 PAGE = HERE / "README.md"
 HEAD = f"""# Mutation check
 
-Do the tests of the methods' arithmetic notice when it changes? [`run.py`](run.py) changes a pure module in one spot at
-a time (a comparison, an operator, a number, a condition, a statement left out: [`mutants.py`](mutants.py)) and runs the
-module's quick tests. A mutant *survives* if they pass; a failed test and an endless loop, which is ended, both notice
-it. Of a module with more than {MOST} mutants {MOST} are drawn, with the module's path as the seed; `--all` tries every
-one.
+Do the tests of the methods' arithmetic notice when it changes? [`mutate.py`](mutate.py) changes a pure module in one
+spot at a time (a comparison, an operator, a number, a condition, a statement left out: [`mutants.py`](mutants.py)) and
+runs the module's quick tests. A mutant *survives* if they pass; a failed test and an endless loop, which is ended, both
+notice it. Of a module with more than {MOST} mutants {MOST} are drawn, with the module's path as the seed; `--all` tries
+every one.
 
 <!-- needs minutes of processor time -->
 ```bash
-python tests/mutation/run.py                       # all modules of targets.py
-python tests/mutation/run.py --all recipes/sppo/loss.py
-python tests/mutation/run.py --changed             # what changed, or its tests, since its last run
+python tests/mutation/mutate.py                    # all modules of targets.py
+python tests/mutation/mutate.py --all recipes/sppo/loss.py
+python tests/mutation/mutate.py --changed          # what changed, or its tests, since its last run
 python tests/mutation/page.py                      # this page, from what was found
 ```
 

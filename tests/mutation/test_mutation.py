@@ -11,8 +11,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+import mutate  # noqa: E402
 import page  # noqa: E402
-import run  # noqa: E402
 from mutants import mutants  # noqa: E402
 from targets import TARGETS, Target  # noqa: E402
 
@@ -78,9 +78,9 @@ def test_each_kind_of_change_is_made_once_with_its_line_and_function():
 
 def test_a_sample_is_the_same_each_time():
     found = mutants(SOURCE)
-    assert run.sample(found, "m", None) == run.sample(found, "m", len(found)) == found
-    few = run.sample(found, "m", 5)
-    assert len(few) == 5 and few == run.sample(found, "m", 5) == [m for m in found if m in few]
+    assert mutate.sample(found, "m", None) == mutate.sample(found, "m", len(found)) == found
+    few = mutate.sample(found, "m", 5)
+    assert len(few) == 5 and few == mutate.sample(found, "m", 5) == [m for m in found if m in few]
 
 
 CODE = """LIMIT = 2
@@ -118,12 +118,12 @@ def test_survivors_are_found_and_endless_loops_are_ended(tmp_path):
 import json, sys
 from pathlib import Path
 sys.path[:0] = [{str(HERE)!r}, {str(tmp_path)!r}]
-import run
-run.ROOT, run.OUTPUT = Path({str(tmp_path)!r}), Path({str(tmp_path)!r}) / "out"
-run.PROCESSOR_SECONDS = 1
+import mutate
+mutate.ROOT, mutate.OUTPUT = Path({str(tmp_path)!r}), Path({str(tmp_path)!r}) / "out"
+mutate.PROCESSOR_SECONDS = 1
 import os
-os.chdir(run.ROOT)
-print(json.dumps(run.try_mutants(run.Target("small/code.py", ("small/test_code.py",)), None)))
+os.chdir(mutate.ROOT)
+print(json.dumps(mutate.try_mutants(mutate.Target("small/code.py", ("small/test_code.py",)), None)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -148,24 +148,24 @@ def test_targets_name_files():
 
 
 def test_every_reason_is_of_a_survivor():
-    results = json.loads(run.RESULTS.read_text())
+    results = json.loads(mutate.RESULTS.read_text())
     survivors = {
         (module, survivor["function"], survivor["was"], survivor["becomes"])
         for module, found in results.items()
         for survivor in found["survivors"]
     }
-    for entry in json.loads(run.ARGUED.read_text()):
+    for entry in json.loads(mutate.ARGUED.read_text()):
         assert (entry["module"], entry["function"], entry["was"], entry["becomes"]) in survivors, entry
         assert len(entry["reason"]) > 10
 
 
 def test_the_page_is_what_was_found_and_leaves_nothing_open():
-    results, argued = json.loads(run.RESULTS.read_text()), json.loads(run.ARGUED.read_text())
+    results, argued = json.loads(mutate.RESULTS.read_text()), json.loads(mutate.ARGUED.read_text())
     assert page.PAGE.read_text() == page.page(results, argued, TARGETS), "run tests/mutation/page.py"
     for module, found in results.items():
         if not found["changed"]:  # else the page says that the run is older
             for survivor in found["survivors"]:
-                assert run.argued_reason(argued, module, survivor) is not None, (module, survivor)
+                assert mutate.argued_reason(argued, module, survivor) is not None, (module, survivor)
 
 
 def test_the_page_names_what_was_not_tried():
@@ -185,6 +185,6 @@ def test_the_page_names_what_was_not_tried():
 @pytest.mark.parametrize("module", sorted(TARGETS))
 def test_every_mutant_is_noticed_or_argued(module):
     assert isinstance(TARGETS[module], Target)
-    found = run.try_mutants(TARGETS[module], run.MOST)
-    argued = json.loads(run.ARGUED.read_text())
-    assert [s for s in found["survivors"] if run.argued_reason(argued, module, s) is None] == []
+    found = mutate.try_mutants(TARGETS[module], mutate.MOST)
+    argued = json.loads(mutate.ARGUED.read_text())
+    assert [s for s in found["survivors"] if mutate.argued_reason(argued, module, s) is None] == []

@@ -1,7 +1,7 @@
 """Change one spot of a module at a time and run its tests: a change that no test notices is a gap in the tests.
 
-    python tests/mutation/run.py                            # every module of targets.py, a sample of each
-    python tests/mutation/run.py recipes/sppo/loss.py       # one of them; --all for every mutant of it
+    python tests/mutation/mutate.py                         # every module of targets.py, a sample of each
+    python tests/mutation/mutate.py recipes/sppo/loss.py    # one of them; --all for every mutant of it
 
 writes a line for each mutant to `outputs/mutation/`, the counts and the survivors to `results.json` beside this file,
 and prints the survivors that `argued.json` has no reason for; with any, the exit code is 1. `page.py` makes the page.
