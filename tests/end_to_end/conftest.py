@@ -24,6 +24,8 @@ SMALL = (
     "trainer.test_freq=-1",
     "trainer.save_freq=-1",
 )
+HANGS_AFTER = 1200.0
+"""Seconds. A training of a few steps takes two minutes alone on two cores, and several times that beside other work."""
 
 
 @dataclass
@@ -48,14 +50,14 @@ class Run:
                 records.setdefault(record["step"], {}).update(record["data"])
         return records
 
-    def wait_for_step(self, step: int, seconds: float = 420.0) -> None:
+    def wait_for_step(self, step: int, seconds: float = HANGS_AFTER) -> None:
         deadline = time.monotonic() + seconds
         while step not in self.metrics():
             assert self.process.poll() is None, self.log[-6000:]
             assert time.monotonic() < deadline, self.log[-6000:]
             time.sleep(0.2)
 
-    def wait(self, seconds: float = 420.0) -> int:
+    def wait(self, seconds: float = HANGS_AFTER) -> int:
         return self.process.wait(timeout=seconds)
 
     def kill(self) -> None:

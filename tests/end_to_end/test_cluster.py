@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -72,7 +72,7 @@ def test_joining_a_cluster(start, small, cluster):
     secured = (Path.home() / ".ray" / "auth_token").exists()
     joining = {"RAY_ADDRESS": cluster} | ({"RAY_AUTH_MODE": "token"} if secured else {})
     run = start("recipes.sppo.main", *arguments, environment=joining)
-    assert run.wait(900) == 0, run.log[-6000:]
+    assert run.wait() == 0, run.log[-6000:]
     assert sorted(run.metrics()) == [1]
     two = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64"]
     asked = start("recipes.sppo.main", *arguments, *two, environment=joining)

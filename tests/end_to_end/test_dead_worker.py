@@ -11,7 +11,7 @@ import pytest
 
 from recipes.lifecycle import leftovers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
 LIMIT_SECONDS = 120
 
 

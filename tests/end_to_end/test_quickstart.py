@@ -11,7 +11,7 @@ import pytest
 
 from recipes.step_ppo.pipeline.records import read
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.parents[2].name for path in REPOSITORY.glob("recipes/*/config/scale/toy.yaml"))
 # The smallest pipeline that still has questions with right and wrong trajectories, for pairs and both classes of state.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 HERE = Path(__file__).parent
 GRPO = ("preset=grpo", "reward.reward_manager.name=score_skip_fail", "algorithm.reward_faults.time_limit=2")
 

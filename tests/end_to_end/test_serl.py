@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from recipes.common.state import load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = (
     "scale=toy",
@@ -69,7 +69,7 @@ def generated(folder: Path, step: int) -> dict[int, str]:
     return {record["idx"]: record["prompt"] for record in map(json.loads, lines) if record["idx"] is not None}
 
 
-def kill_in_step(run, step: int, seconds: float = 420.0) -> dict[int, str]:
+def kill_in_step(run, step: int, seconds: float = 1200.0) -> dict[int, str]:
     """SIGKILL of every process of the run once a step has judged its first groups; the instructions it had by then."""
     deadline = time.monotonic() + seconds
     folder = run.folder / "outputs" / "checkpoints" / "verl-duets" / "serl" / "filtered_data"
@@ -161,15 +161,15 @@ def saved(folder: Path, step: int, model: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2700)
 def test_a_teacher_survives_kill_and_resume(begin, serl_world):
     """Of two steps the second is killed and made again; the weights that are saved follow the average to the digit."""
     arguments = ["variant=co_rewarding", "estimator=grpo", "trainer.experiment_name=serl", "trainer.save_freq=1"]
     arguments += ["trainer.total_training_steps=2", "serl.teacher.rate_first=0.5", "serl.teacher.rate_last=0.25"]
     first = begin(*arguments, "actor_rollout_ref.rollout.n=8")
-    kill_in_step(first, 2, seconds=800)
+    kill_in_step(first, 2)
     second = begin(*arguments, "actor_rollout_ref.rollout.n=8")
-    assert second.wait(seconds=800) == 0, second.log[-6000:]
+    assert second.wait() == 0, second.log[-6000:]
     assert "setting global step to 1" in second.log
 
     teacher, digests = load_file(serl_world / "model" / "model.safetensors"), []
@@ -194,7 +194,7 @@ def test_a_teacher_survives_kill_and_resume(begin, serl_world):
 def test_rollouts_on_devices_of_their_own_have_the_weights_of_the_last_step(begin):
     """Actor and reference train on one device, the engine generates on another; weights cross over gloo."""
     run = begin("resources=split", "trainer.total_training_steps=3", "trainer.test_freq=3", "trainer.save_freq=3")
-    assert run.wait(seconds=800) == 0, run.log[-6000:]
+    assert run.wait() == 0, run.log[-6000:]
     assert "'backend': 'gloo'" in run.log
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2, 3]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from recipes.common.files import write_parquet
 from recipes.pasodoble.cold_start.records import write_dataset
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS, STEPS_PER_EPOCH, BATCH = 3, 6, 4
 SUMS = [(a, a * a % 83) for a in range(10, 10 + STEPS_PER_EPOCH * BATCH)]
@@ -62,7 +62,7 @@ class Training:
     def finish(self) -> None:
         process = self.start()
         try:
-            assert process.wait(timeout=280) == 0, self.log.read_text(errors="replace")[-4000:]
+            assert process.wait(timeout=1200) == 0, self.log.read_text(errors="replace")[-4000:]
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from recipes.launch.composition import compose_config, flatten, verl_defaults
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
 CPU = {
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",
