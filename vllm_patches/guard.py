@@ -11,7 +11,7 @@ from functools import cache
 
 from vllm_patches import upstream
 from vllm_patches.tandem.speculative.upstream_symbols import SPECULATIVE_SYMBOLS
-from vllm_patches.tandem.upstream_symbols import TANDEM_SYMBOLS
+from vllm_patches.tandem.upstream_symbols import LAZY_ADAPTERS_SYMBOLS, SHARED_WEIGHTS_SYMBOLS, TANDEM_SYMBOLS
 from vllm_patches.upstream import Fields, Ledger, Source, State, Symbol
 
 SUPPORTED_VERSIONS = ">=0.24.0,<0.32"
@@ -67,6 +67,8 @@ LEDGER: Ledger = {
     ),
     "tandem": TANDEM_SYMBOLS,
     "speculative": SPECULATIVE_SYMBOLS,
+    "shared_weights": SHARED_WEIGHTS_SYMBOLS,
+    "lazy_adapters": LAZY_ADAPTERS_SYMBOLS,
 }
 
 

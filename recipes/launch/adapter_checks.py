@@ -3,6 +3,7 @@
 from typing import Any
 
 from recipes.errors import ConfigError
+from vllm_patches.tandem.weight_sharing import Senior
 
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 # vLLM's table of adapter ranks ends here.
@@ -12,6 +13,19 @@ LARGEST_RANK = 512
 def adapter_rank(config: Any) -> int:
     """Rank of the actor's adapters, 0 for training all weights."""
     return int(config.actor_rollout_ref.model.get("lora_rank") or 0)
+
+
+def tandem_senior(group: Any) -> Senior:
+    """What a tandem engine of the roles in `group` (`actor_rollout_ref`) will find its senior to be."""
+    model, rollout = group.model, group.rollout
+    lora = model.get("lora") or {}
+    return Senior(
+        model=model.path,
+        adapters=((model.get("lora_rank") or 0) > 0 or (lora.get("rank") or 0) > 0) and not lora.get("merge"),
+        load_format=rollout.load_format,
+        dtype=rollout.dtype,
+        quantization=rollout.get("quantization"),
+    )
 
 
 def check_adapters(config: Any) -> None:

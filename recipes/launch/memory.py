@@ -253,6 +253,7 @@ class Engine:
 
     Attributes:
         models: shapes of the models it holds; two for tandem.
+        shared: whether one set of weights, the first model's, serves them all.
         share: of the device that it takes.
         length: tokens of the longest sequence.
         sleeps: gives its memory back while models are updated.
@@ -264,10 +265,12 @@ class Engine:
     parallel: int = 1
     itemsize: int = 2
     sleeps: bool = True
+    shared: bool = False
 
     @property
     def weights(self) -> int:
-        return sum(m.parameters for m in self.models) * self.itemsize // self.parallel
+        held = self.models[:1] if self.shared else self.models
+        return sum(m.parameters for m in held) * self.itemsize // self.parallel
 
     @property
     def cache_per_token(self) -> int:

@@ -2,12 +2,16 @@
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from recipes.errors import ConfigError
+from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.memory import BYTES, CONTEXT, GIB, Engine, Plan, Shape, Training
 from recipes.launch.preflight import looks_local
+from vllm_patches.tandem.config import TandemConfig
+from vllm_patches.tandem.weight_sharing import decide
 
 LONGEST_PACK = 16384
 
@@ -173,10 +177,11 @@ def _critic(config: Any, shape: Shape, world: int, device: str) -> Training:
 
 def _engine(tree: Any, shape: Shape) -> Engine:
     rollout, data = tree.actor_rollout_ref.rollout, tree.data
-    models = [shape]
+    models, shared = [shape], False
     vllm = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
     if tandem := vllm.get("tandem_config"):
         models.append(shape_of(tandem.get("junior_model")) or shape)
+        shared = _shares(tandem, tree.actor_rollout_ref)
     return Engine(
         tuple(models),
         share=float(rollout.gpu_memory_utilization),
@@ -184,4 +189,12 @@ def _engine(tree: Any, shape: Shape) -> Engine:
         parallel=int(rollout.tensor_model_parallel_size),
         itemsize=BYTES.get(str(rollout.dtype), 2),
         sleeps=bool(rollout.free_cache_engine) and bool(tree.actor_rollout_ref.hybrid_engine),
+        shared=shared,
     )
+
+
+def _shares(tandem: Any, group: Any) -> bool:
+    """Whether the junior will read the senior's weights; never with a setting that the engine does not know."""
+    given = {name: value for name, value in tandem.items() if value is not None}
+    known = given.keys() <= {field.name for field in fields(TandemConfig)}
+    return known and decide(TandemConfig(**given), tandem_senior(group))[0]

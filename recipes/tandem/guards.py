@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.common.guards import require, require_off
 from recipes.common.settings import read
 from recipes.errors import ConfigError, DataError
+from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
 from recipes.tandem.portable.settings import PortableSettings
@@ -18,6 +19,7 @@ from recipes.tandem.settings import BLOCK, TandemSettings
 from reward_fns.endpoint import Endpoint
 from reward_fns.errors import EndpointError
 from vllm_patches.tandem.config import TandemConfig, check_models
+from vllm_patches.tandem.weight_sharing import decide
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
 PORTABLE_LOOP = "tandem_portable"
@@ -155,13 +157,19 @@ def _check_engine(config: DictConfig) -> None:
         print(notice, file=sys.stderr)
     replace_section(dict(engine_kwargs))
     engine = tandem_config(engine_kwargs[SECTION])
-    adapted = config.actor_rollout_ref.model
-    if engine.mode == "speculative" and (adapted.lora_rank > 0 or adapted.lora.rank > 0):
-        raise ConfigError(f"{SECTION}.mode=speculative drafts without adapters; set mode to lock_step for LoRA.")
+    _check_sharing(engine, config.actor_rollout_ref)
     if looks_local(engine.junior_model):
         check_model(engine.junior_model, JUNIOR_KEY)
     _check_both_models(engine, config.actor_rollout_ref.model)
     _check_identities(config)
+
+
+def _check_sharing(engine: TandemConfig, group: DictConfig) -> None:
+    """`share_weights=true` where the engine would refuse it, after the models are loaded."""
+    try:
+        decide(engine, tandem_senior(group))
+    except ValueError as error:
+        raise ConfigError(f"{SECTION}.{error}") from error
 
 
 def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:

@@ -78,6 +78,7 @@ def test_adapters_train_and_the_engine_follows(start, recipe):
     assert found and all(value < 1e-5 for _, value in found), found
     trained = [value for step in metrics.values() for name, value in step.items() if name.endswith("actor/grad_norm")]
     assert trained and max(trained) > 0
+    assert ("one set of weights serves both models" in run.log) is (recipe == "tandem")
 
 
 def test_an_adapter_that_the_engine_drops_ends_the_run(start):

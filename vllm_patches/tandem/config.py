@@ -45,6 +45,8 @@ class TandemConfig:
             prefix; the senior's when None.
         junior_load_format: never inherited, since a trainer loads its senior as ``dummy`` and syncs it later.
         junior_device: only the senior's own device (None) can be had.
+        share_weights: whether the junior reads the base weights of a senior with adapters instead of loading its own,
+            which takes a junior that is this base (``weight_sharing``); ``auto`` does so where it can.
 
     Raises:
         ValueError: a value outside its range.
@@ -68,6 +70,7 @@ class TandemConfig:
     junior_trust_remote_code: bool | None = None
     junior_load_format: str = "auto"
     junior_device: str | None = None
+    share_weights: bool | str = "auto"
 
     def __post_init__(self) -> None:
         if not isinstance(self.junior_model, str) or not self.junior_model:
@@ -84,6 +87,8 @@ class TandemConfig:
             raise ValueError(
                 f"junior_device is {self.junior_device!r}; the junior runs on the senior's device, leave the key out"
             )
+        if not (isinstance(self.share_weights, bool) or self.share_weights == "auto"):
+            raise ValueError(f"share_weights is {self.share_weights!r}; expected auto, true or false")
         params = self.defaults
         if params.word_align == "before" and self.mode in ("lazy", "speculative"):
             raise ValueError("word_align='before' needs both models' samples at every step; set mode to 'lock_step'")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from vllm_patches import guard
 from vllm_patches.tandem.config import REASON_KEY, RequestSettings, TandemConfig
 from vllm_patches.tandem.mode_choice import choose_mode
+from vllm_patches.tandem.weight_sharing import Senior, decide
 
 
 class TandemRefusedError(ValueError):
@@ -25,6 +27,36 @@ def mode_and_reason(config: TandemConfig, vllm_config) -> tuple[str, str]:
     if config.mode == "auto" and mode == "lazy":
         reason = "neither drafts nor an adapter were configured"
     return mode, f"{mode} ({reason})"
+
+
+def senior_of(config: TandemConfig, vllm_config) -> Senior:
+    """What decides whether this engine's junior can read its senior's weights."""
+    adapters = vllm_config.lora_config is not None
+    if not adapters or config.share_weights is False:
+        return Senior(adapters=adapters)
+    model, load_format = vllm_config.model_config, vllm_config.load_config.load_format
+    return Senior(
+        model=model.model,
+        revision=model.revision,
+        adapters=True,
+        load_format=str(getattr(load_format, "value", load_format)),
+        dtype=str(model.dtype).removeprefix("torch."),
+        quantization=model.quantization,
+        trust_remote_code=model.trust_remote_code,
+        changed=_base_is_changed(vllm_config),
+    )
+
+
+def _base_is_changed(vllm_config) -> str:
+    unsupported = guard.problems("shared_weights")
+    if unsupported:
+        return "shared weights were not written for this vLLM: " + "; ".join(unsupported)
+    offload = vllm_config.offload_config
+    if offload.uva.cpu_offload_gb or offload.prefetch.offload_group_size:
+        return "weights are offloaded to the host, layer by layer"
+    if vllm_config.weight_transfer_config is not None:
+        return "weight_transfer_config is set, which sends full weights"
+    return "hf_overrides changes the senior's configuration" if vllm_config.model_config.hf_overrides else ""
 
 
 def check_request_settings(settings: RequestSettings, mode: str, structured_output: bool) -> None:
@@ -67,13 +99,10 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
                 "a KV connector is configured: its blocks would lack the junior's part",
             ),
             (
-                vllm_config.lora_config is not None and resolve_mode(config, vllm_config) == "lazy",
-                "LoRA in lazy mode: vLLM maps adapters to its own batch; set mode to 'lock_step'",
-            ),
-            (
                 _returns_routed_experts(vllm_config),
                 "enable_return_routed_experts is on: the authorship uses that channel",
             ),
+            *_sharing_faults(config, vllm_config),
             (model.is_multimodal_model, "the senior is multimodal: give a text model"),
             (model.is_encoder_decoder, "the senior is an encoder-decoder: give a decoder"),
             (model.runner_type != "generate", f"the runner type is {model.runner_type!r}: tandem generates"),
@@ -85,6 +114,14 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
     ]
     if faults:
         raise TandemRefusedError("tandem decoding refuses this engine: " + "; ".join(faults))
+
+
+def _sharing_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
+    try:
+        decide(config, senior_of(config, vllm_config))
+    except ValueError as error:
+        return [(True, str(error))]
+    return []
 
 
 def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
@@ -116,10 +153,6 @@ def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, s
         (
             config.junior_trust_remote_code not in (None, model.trust_remote_code),
             "junior_trust_remote_code differs from trust_remote_code: the speculative mode takes one setting",
-        ),
-        (
-            vllm_config.lora_config is not None,
-            "LoRA in the speculative mode: the drafter knows no adapters; set mode to 'lock_step'",
         ),
         (
             any("SpeculativeRequestCheck" not in str(one) for one in processors),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,6 +13,12 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model
 
 from vllm_patches.tandem.config import TandemConfig
+from vllm_patches.tandem.engine_checks import senior_of
+from vllm_patches.tandem.weight_sharing import decide
+
+if TYPE_CHECKING:
+    from vllm_patches.tandem.one_pass import OnePass
+    from vllm_patches.tandem.shared_weights import FrozenBase
 
 PREFIX = "tandem_junior"
 
@@ -48,14 +55,63 @@ def junior_vllm_config(config: TandemConfig, senior: VllmConfig) -> VllmConfig:
     return junior
 
 
-def load_junior(junior_config: VllmConfig) -> tuple[nn.Module, frozenset[str]]:
-    """Load the junior, frozen; returns it with the names of its attention layers."""
-    context = junior_config.compilation_config.static_forward_context
-    before = set(context)
-    with set_model_tag(PREFIX):
-        model = get_model(vllm_config=junior_config, model_config=junior_config.model_config, prefix=PREFIX)
-    model.requires_grad_(False)
-    return model, frozenset(set(context) - before)
+def load_or_share(
+    config: TandemConfig,
+    vllm_config: VllmConfig,
+    junior_config: VllmConfig,
+    senior: nn.Module,
+    prefix: str,
+) -> tuple[nn.Module, FrozenBase | None]:
+    """The junior, and what guards its weights where they are the senior's too; says on the first worker which it is.
+
+    Args:
+        config, vllm_config, senior: the engine's settings, its configuration, and its model with adapters.
+        junior_config: the configuration with the junior's model in it.
+        prefix: of the junior's layers; also the tag under which it is compiled.
+
+    Raises:
+        ValueError: ``share_weights: true``, and the junior cannot read the senior's weights.
+    """
+    shares, reason = decide(config, senior_of(config, vllm_config))
+    with set_model_tag(prefix):
+        if shares:
+            # Its imports are those of the versions that the ledger's part `shared_weights` holds for.
+            from vllm_patches.tandem import shared_weights
+
+            fault = shared_weights.unshareable_layer(senior, vllm_config)
+            if fault is None:
+                junior = shared_weights.build_shared_junior(junior_config, senior, prefix)
+                _say(vllm_config, junior, "one set of weights serves both models", f"saved ({reason})")
+                return junior, shared_weights.FrozenBase(senior, junior)
+            if config.share_weights is True:
+                raise ValueError(f"share_weights is true, and the junior cannot read the senior's weights: {fault}")
+            reason = fault
+        junior = get_model(vllm_config=junior_config, prefix=prefix)
+    junior.requires_grad_(False)
+    _say(vllm_config, junior, "the junior has weights of its own", f"more ({reason})")
+    return junior, None
+
+
+def join_passes(vllm_config: VllmConfig, senior: nn.Module, junior: nn.Module) -> OnePass | None:
+    """One forward pass for a junior that shares the senior's weights, in lock-step; None where each needs its own."""
+    from vllm_patches.tandem.one_pass import OnePass, one_pass_fault
+
+    fault = one_pass_fault(senior)
+    if fault is not None:
+        _print(vllm_config, f"each model has a pass of its own ({fault})")
+        return None
+    most = vllm_config.scheduler_config.max_num_batched_tokens // 2
+    _print(vllm_config, f"one pass serves both models, in steps of up to {most:,} tokens")
+    return OnePass(senior, junior)
+
+
+def _say(vllm_config: VllmConfig, junior: nn.Module, what: str, why: str) -> None:
+    _print(vllm_config, f"{what}, {memory_of(junior) / 2**20:,.1f} MiB {why}")
+
+
+def _print(vllm_config: VllmConfig, sentence: str) -> None:
+    if vllm_config.parallel_config.rank == 0:  # at the log level of a trainer's engine nobody would see it
+        print(f"tandem decoding: {sentence}", flush=True)
 
 
 def memory_of(model: nn.Module) -> int:

@@ -31,7 +31,7 @@ def choose_mode(
     if word_align == "before":
         return "lock_step", "word_align='before' needs both models' samples at every step"
     if lora:
-        return "lock_step", "LoRA is on, which the other modes do not take"
+        return "lock_step", "LoRA is on: with the senior's base as junior, one pass over one set of weights serves both"
     if share is not None and share > LARGEST_DRAFTER:
         return "lazy", f"the junior has {share:.0%} of the senior's size, too much for drafts to pay off"
     if batch is not None and batch > LARGEST_BATCH:

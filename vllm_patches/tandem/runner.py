@@ -19,7 +19,7 @@ from vllm.v1.worker.utils import AttentionGroup
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
 from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_several_cache_groups
 from vllm_patches.tandem.generators import GeneratorGuard
-from vllm_patches.tandem.junior import junior_vllm_config, load_junior, memory_of
+from vllm_patches.tandem.junior import PREFIX, join_passes, junior_vllm_config, load_or_share, memory_of
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
 from vllm_patches.tandem.request_states import RequestStates
 from vllm_patches.tandem.schedule import JUNIOR, SENIOR
@@ -44,15 +44,22 @@ class TandemRunnerMixin:
 
         boundaries = check_models(self.tandem_config, self.model_config.model, self.model_config.tokenizer)
         self._junior_config = junior_vllm_config(self.tandem_config, self.vllm_config)
-        self.junior, self._junior_layers = load_junior(self._junior_config)
-        if self.device.type != "cpu":
+        senior, context = self.get_model(), self.vllm_config.compilation_config.static_forward_context
+        before = set(context)
+        self.junior, self.frozen_base = load_or_share(
+            self.tandem_config, self.vllm_config, self._junior_config, senior, PREFIX
+        )
+        self._junior_layers = frozenset(set(context) - before)
+        self._one_pass = None
+        if self.frozen_base is not None and self.tandem_mode == "lock_step":
+            self._one_pass = join_passes(self.vllm_config, senior, self.junior)
+        if self.device.type != "cpu" and self.frozen_base is None:
             # The profiler subtracts this from what the KV cache may take; a CPU worker measures its process instead.
             self.model_memory_usage += memory_of(self.junior)
         self._vocab_size = self.model_config.get_vocab_size()
         self._common_vocab_size = min(self._vocab_size, self._junior_config.model_config.get_vocab_size())
         self._states = RequestStates(boundaries, self._vocab_size)
 
-        senior = self.get_model()
         self._senior_logits = senior.compute_logits
         senior.compute_logits = self._tandem_logits
         logger.info(
@@ -64,6 +71,11 @@ class TandemRunnerMixin:
             len(boundaries.sentence),
         )
 
+    def reload_weights(self, *args, **kwargs) -> None:
+        if self.frozen_base is not None:
+            self.frozen_base.refuse()
+        super().reload_weights(*args, **kwargs)
+
     def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         refuse_several_cache_groups(self.kv_cache_config)
@@ -71,7 +83,26 @@ class TandemRunnerMixin:
         self.attn_groups[0] = [*self._groups[SENIOR], *self._groups[JUNIOR]]
         self._forwards = (
             SubBatchForward(self.junior, self._junior_config, self._groups[JUNIOR], self.device),
-            SubBatchForward(self.model, self.vllm_config, self._groups[SENIOR], self.device),
+            SubBatchForward(
+                self.model,
+                self.vllm_config,
+                self._groups[SENIOR],
+                self.device,
+                None if self.lora_config is None else self._map_adapters,
+            ),
+        )
+
+    def _map_adapters(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        """Tell the senior's layers which adapter each token of a pass takes, and each row of logits after it; vLLM has
+        told them those of its own batch.
+
+        Args:
+            rows: (R,) rows of the batch, in the pass's order.
+            lengths: (R,) tokens of each in the pass.
+        """
+        adapters, batch = self.input_batch.request_lora_mapping[rows], self.input_batch
+        self._set_active_loras(
+            tuple(adapters), tuple(adapters.repeat(lengths)), set(batch.lora_id_to_lora_request.values())
         )
 
     def _attention_groups(self, model: int) -> list[AttentionGroup]:
@@ -138,11 +169,17 @@ class TandemRunnerMixin:
         return forward(self._step, input_ids, positions, kwargs)
 
     def _forward_lock_step(self, step: Step, input_ids, positions, kwargs) -> torch.Tensor:
-        senior_hidden = super()._model_forward(input_ids=input_ids, positions=positions, **kwargs)
-        with _without_graphs():
-            junior_hidden = self.junior(
-                input_ids=input_ids, positions=positions, intermediate_tensors=None, inputs_embeds=None
-            )
+        # Twice the tokens in one pass must fit into the memory that vLLM's profile has measured.
+        if self._one_pass is not None and 2 * len(input_ids) <= self.scheduler_config.max_num_batched_tokens:
+            with _without_graphs():
+                senior_hidden, junior_hidden = self._one_pass.run(input_ids, positions)
+            self.tandem_stats.joint_passes += 1
+        else:
+            senior_hidden = super()._model_forward(input_ids=input_ids, positions=positions, **kwargs)
+            with _without_graphs():
+                junior_hidden = self.junior(
+                    input_ids=input_ids, positions=positions, intermediate_tensors=None, inputs_embeds=None
+                )
         last = np.cumsum(step.num_scheduled) - 1
         step.rows_written = [np.flatnonzero(step.writers == model) for model in (JUNIOR, SENIOR)]
         step.last_hidden = [
@@ -217,10 +254,13 @@ class TandemRunnerMixin:
         parts = [None if hidden is None else self.junior.compute_logits(hidden) for hidden in last_hidden[:SENIOR]]
         if last_hidden[SENIOR] is None:
             parts.append(None)
-        elif self.lora_config is None:
+        elif self.lora_config is None or self.tandem_mode == "lazy":
+            if self.lora_config is not None:
+                written = step.rows_written[SENIOR]
+                self._map_adapters(written, np.ones_like(written))
             parts.append(self._senior_logits(last_hidden[SENIOR], *args, **kwargs))
         else:
-            # vLLM maps adapters to all rows of the batch, in order. LoRA means lock-step, so the senior has run all.
+            # vLLM maps adapters to all rows of the batch, in order. In lock-step the senior has run them all.
             rows = torch.from_numpy(step.rows_written[SENIOR]).to(self.device)
             parts.append(self._senior_logits(hidden_states, *args, **kwargs)[rows])
         for model, part in enumerate(parts):

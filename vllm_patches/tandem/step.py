@@ -31,10 +31,12 @@ class Step:
 
 @dataclasses.dataclass
 class TandemStats:
-    """Work done since the last reset; the pairs are indexed by author (0 junior, 1 senior)."""
+    """Work done since the last reset; the pairs are indexed by author (0 junior, 1 senior). ``joint_passes`` counts the
+    steps in which one forward pass was both models'."""
 
     steps: int = 0
     forwards: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
     tokens: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
     cached_tokens: int = 0
     resumed_requests: int = 0
+    joint_passes: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,12 +27,20 @@ class SubBatchForward:
         model: the senior or the junior.
         vllm_config: the model's own configuration.
         groups: the model's attention groups, with metadata builders.
+        map_adapters: called before each pass with its batch rows and each row's number of tokens, where the model has
+            adapters.
     """
 
     def __init__(
-        self, model: torch.nn.Module, vllm_config: VllmConfig, groups: list[AttentionGroup], device: torch.device
+        self,
+        model: torch.nn.Module,
+        vllm_config: VllmConfig,
+        groups: list[AttentionGroup],
+        device: torch.device,
+        map_adapters: Callable[[np.ndarray, np.ndarray], None] | None = None,
     ):
         self._model, self._vllm_config, self._groups, self._device = model, vllm_config, groups, device
+        self._map_adapters = map_adapters
 
     def run(self, batch: InputBatch, run: ModelRun) -> torch.Tensor:
         """Hidden states (sum of lengths, H) of the run's tokens, in the run's order."""
@@ -41,6 +50,8 @@ class SubBatchForward:
     def _run_once(self, batch: InputBatch, run: ModelRun) -> torch.Tensor:
         lengths, offsets = run.lengths, run.offsets
         num_tokens = int(offsets[-1])
+        if self._map_adapters is not None:
+            self._map_adapters(run.rows, lengths)
         rows = np.repeat(run.rows, lengths)
         positions = np.arange(num_tokens) - np.repeat(offsets[:-1] - run.starts, lengths)
         block_table = batch.block_table[0]

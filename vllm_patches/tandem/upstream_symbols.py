@@ -265,3 +265,96 @@ TANDEM_SYMBOLS: tuple[Symbol, ...] = (
         Signature("cls sampling_params"),
     ),
 )
+
+_LORA = "vllm.lora.layers"
+
+# What a junior that reads the senior's base weights relies on besides; without it the junior loads its own.
+SHARED_WEIGHTS_SYMBOLS: tuple[Symbol, ...] = (
+    Symbol(
+        "vllm.model_executor.model_loader.utils:initialize_model",
+        "builds the shared junior, without loading",
+        Signature("vllm_config prefix model_class model_config"),
+    ),
+    Symbol(
+        "vllm.utils.torch_utils:set_default_torch_dtype", "surrounds it, as in vLLM's own loader", Signature("dtype")
+    ),
+    Symbol(
+        "vllm.model_executor.layers.linear:UnquantizedLinearMethod.create_weights",
+        "makes weights with `torch.empty`, which gives none here",
+        Source("torch.empty("),
+    ),
+    Symbol(
+        f"{_LORA}.base_linear:BaseLinearLayerWithLoRA.__init__",
+        "keeps the layer that the shared junior uses",
+        Source("self.base_layer = base_layer"),
+    ),
+    Symbol(
+        f"{_LORA}.base_linear:BaseLinearLayerWithLoRA._apply_sync",
+        "adds the adapter to the base layer's output, and leaves that layer as it is",
+        Source(
+            "output = self._get_quant_method().apply(self.base_layer, x, bias)",
+            "return self._apply_lora_to_output(x, output)",
+        ),
+    ),
+    Symbol(
+        f"{_LORA}.base_linear:BaseLinearLayerWithLoRA.apply",
+        "ends in `_apply_lora_to_output`, which one pass for both models confines to the senior's rows",
+        Source("return self._apply_sync(x, bias)"),
+    ),
+    Symbol(
+        f"{_LORA}.base_linear:BaseLinearLayerWithLoRA._apply_base_forward",
+        "the same",
+        Source("return self._apply_lora_to_output(x, output)"),
+    ),
+    Symbol(
+        f"{_LORA}.column_parallel_linear:MergedColumnParallelLinearWithLoRA.apply",
+        "the same",
+        Source("return self._apply_base_forward(x)", "return super().apply(x, bias)"),
+    ),
+    Symbol(
+        f"{_LORA}.vocal_parallel_embedding:VocabParallelEmbeddingWithLoRA.forward",
+        "the same",
+        Source("full_output = self.base_layer.forward(x)"),
+    ),
+    Symbol(
+        f"{_LORA}.logits_processor:LogitsProcessorWithLoRA.__init__",
+        "the same",
+        Source("self.base_layer = base_layer"),
+    ),
+    Symbol(
+        "vllm.model_executor.layers.attention:Attention.__init__",
+        "the only layers of the shared junior's own: each has a name and a KV cache",
+        Source("compilation_config.static_forward_context[prefix] = self"),
+    ),
+    Symbol(
+        "vllm.model_executor.layers.attention:Attention.process_weights_after_loading",
+        "called on them, as vLLM's loader does",
+        Signature("self act_dtype"),
+    ),
+    Symbol("vllm.config.offload:OffloadConfig", "offloaded weights are refused", Fields("uva prefetch")),
+    Symbol("vllm.config:VllmConfig", "the same, and weight transfer", Fields("offload_config weight_transfer_config")),
+    Symbol(
+        "vllm.v1.worker.gpu_worker:Worker.add_lora",
+        "surrounded: the shared weights must be as they were",
+        Signature("self lora_request"),
+    ),
+    Symbol("vllm.v1.worker.gpu_worker:Worker.start_weight_update", "overridden: refused", Signature("self")),
+)
+
+# What adapters in the lazy mode rely on besides.
+LAZY_ADAPTERS_SYMBOLS: tuple[Symbol, ...] = (
+    Symbol(
+        "vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin._set_active_loras",
+        "called before each of the senior's passes",
+        Signature("self prompt_lora_mapping token_lora_mapping lora_requests mapping_type"),
+    ),
+    Symbol(
+        "vllm.v1.worker.gpu_input_batch:InputBatch.make_lora_inputs",
+        "what the lazy mode computes in its stead, for rows of its own",
+        Source(
+            "prompt_lora_mapping = tuple(req_lora_mapping.repeat(num_sampled_tokens))",
+            "token_lora_mapping = tuple(req_lora_mapping.repeat(num_scheduled_tokens))",
+            "self.lora_id_to_lora_request.values()",
+        ),
+    ),
+)

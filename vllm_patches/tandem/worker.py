@@ -35,9 +35,12 @@ class TandemWorker(StockWorker):
         if self._speculates:
             guard.require("speculative")
             vllm_config = without_request_check(vllm_config)
+        elif vllm_config.lora_config is not None and resolve_mode(config, vllm_config) == "lazy":
+            guard.require("lazy_adapters")
         super().__init__(vllm_config, *args, **kwargs)
         self._junior_on_host: HostCopy | None = None
         self._junior_discarded = False
+        self._weights_asleep = False
 
     def init_device(self) -> None:
         super().init_device()
@@ -56,6 +59,7 @@ class TandemWorker(StockWorker):
             self._junior_discarded = True
             if self._junior_on_host is None:
                 self._junior_on_host = HostCopy(self.model_runner.junior)
+        self._weights_asleep = True
         super().sleep(level)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
@@ -64,6 +68,25 @@ class TandemWorker(StockWorker):
         if self._junior_discarded and (tags is None or "weights" in tags):
             self._junior_on_host.restore(self.model_runner.junior)
             self._junior_discarded = False
+        if tags is None or "weights" in tags:
+            self._weights_asleep = False
+        self._check_shared_weights()
+
+    def add_lora(self, lora_request) -> bool:
+        """As the stock worker's; a trainer sends an adapter after each update, and the base must not have moved."""
+        self._check_shared_weights()
+        return super().add_lora(lora_request)
+
+    def start_weight_update(self) -> None:
+        """As the stock worker's, unless the weights are the junior's as well."""
+        if self.model_runner.frozen_base is not None:
+            self.model_runner.frozen_base.refuse()
+        super().start_weight_update()
+
+    def _check_shared_weights(self) -> None:
+        base = self.model_runner.frozen_base
+        if base is not None and not self._weights_asleep:
+            base.check()
 
     def tandem_stats(self) -> dict:
         """What both models did since the last call; for ``collective_rpc``."""

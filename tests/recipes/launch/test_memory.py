@@ -199,6 +199,30 @@ def test_the_one_gpu_scale_of_every_recipe_fits_its_gpu(recipe, gb, monkeypatch)
 
 
 @pytest.mark.parametrize(
+    ("overrides", "copies"),
+    [
+        ([], 1),
+        (["share_weights=false"], 2),
+        (["junior_model=/another"], 2),
+        (["mode=lazy"], 1),
+        (["+frozen_model=/another"], 2),
+    ],
+)
+def test_weights_that_two_models_share_count_once(overrides, copies, monkeypatch):
+    from recipes.launch import memory_plan
+    from recipes.launch.composition import compose_config
+    from recipes.tandem.main import RECIPE
+
+    monkeypatch.setattr(memory_plan, "shape_of", lambda path: QWEN3_4B)
+    block = "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config."
+    written = [f"+{block}{line[1:]}" if line.startswith("+") else block + line for line in overrides]
+    config = compose_config(RECIPE.config_module, RECIPE.config_name, ["scale=qwen3_4b_lora_1gpu", *written])
+    (engine,) = memory_plan.plan_of(config, "cuda").engines
+    assert engine.weights == copies * 2 * QWEN3_4B.parameters
+    assert engine.cache_per_token == 2 * QWEN3_4B.cache_bytes()
+
+
+@pytest.mark.parametrize(
     ("overrides", "device", "compute", "host", "context"),
     [
         (["scale=toy", "+platform=cpu"], "cpu", "fp32", True, 0),

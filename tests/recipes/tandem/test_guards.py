@@ -49,7 +49,10 @@ SENTENCES = {
     "critic": "set critic.enable=false",
     "response normaliser with KL": "normaliser=response",
     "worker class by hand": "engine_kwargs.vllm.worker_cls='mine.Worker' is decided by tandem decoding",
-    "speculative LoRA": "drafts without adapters",
+    "shared weights without adapters": "junior cannot read the senior's weights: the senior has no adapters",
+    "shared weights of merged adapters": "the senior has no adapters",
+    "shared weights of another model": "and the senior's base is",
+    "shared weights loaded as noise": "set load_format to auto",
     "pass@8 of 4": "algorithm.tandem.pass_k=8",
     "unknown option": "unknown key algorithm.tandem.validate",
     "benchmarks": "disagree about the data sources",
@@ -113,6 +116,13 @@ def cases(tmp_path_factory):
         f"data.val_files={folder}/good.parquet",
         f"trainer.default_local_dir={folder}/checkpoints",
     ]
+    twin = model_folder(folder / "twin", words)
+    sharing = [
+        *good,
+        f"{TANDEM}.share_weights=true",
+        "actor_rollout_ref.model.lora_rank=8",
+        "actor_rollout_ref.rollout.load_format=auto",
+    ]
     return {
         "wrong junior path": [*good, f"{TANDEM}.junior_model=/no/such/junior"],
         "junior without weights": [*good, f"{TANDEM}.junior_model={weightless}"],
@@ -141,7 +151,10 @@ def cases(tmp_path_factory):
             "actor_rollout_ref.actor.use_kl_loss=true",
         ],
         "worker class by hand": [*good, "+actor_rollout_ref.rollout.engine_kwargs.vllm.worker_cls=mine.Worker"],
-        "speculative LoRA": [*good, f"{TANDEM}.mode=speculative", "actor_rollout_ref.model.lora.rank=8"],
+        "shared weights without adapters": [*good, f"{TANDEM}.share_weights=true"],
+        "shared weights of merged adapters": [*sharing, "actor_rollout_ref.model.lora.merge=true"],
+        "shared weights of another model": [*sharing, f"{TANDEM}.junior_model={twin}"],
+        "shared weights loaded as noise": [*sharing, "actor_rollout_ref.rollout.load_format=dummy"],
         "pass@8 of 4": [*good, "algorithm.tandem.pass_k=8"],
         "unknown option": [*good, "+algorithm.tandem.validate=solo"],
         "benchmarks": [*good, "algorithm.tandem.benchmarks={AIME: [aime24]}"],
@@ -163,6 +176,7 @@ def cases(tmp_path_factory):
             *JUNIOR,
         ],
         "good": [*good, "--dry-run"],
+        "shared weights": [*sharing, "--dry-run"],
         "published names": [*good, f"+{TANDEM}.frozen_model={model}", f"+{TANDEM}.prob_primary=0.25", "--dry-run"],
         "baseline": [*good, "preset=grpo", "--dry-run"],
     }
@@ -199,7 +213,7 @@ def test_nothing_started_ray(launched):
     assert launched["ray"] is False
 
 
-@pytest.mark.parametrize("case", ["good", "baseline"])
+@pytest.mark.parametrize("case", ["good", "shared weights", "baseline"])
 def test_what_is_right_passes(launched, case):
     code, error, out = launched["told"][case]
     assert code == 0, error

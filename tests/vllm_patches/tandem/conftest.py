@@ -1,7 +1,9 @@
 """Tiny model pairs, an independent reference decoder, and real vLLM engines to compare with it."""
 
+import copy
 import dataclasses
 import gc
+import json
 import random
 import shutil
 from functools import cache
@@ -329,3 +331,77 @@ def open_engine(engine_in_process):
 
     yield open_one
     close()
+
+
+ADAPTED_MODULES = {"q_proj": "self_attn", "v_proj": "self_attn", "down_proj": "mlp"}
+
+
+def save_adapter(folder, model, seed: int, rank: int = 4) -> None:
+    """A random adapter of the attention and the feed-forward layers, in PEFT's format."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    dice, tensors = torch.Generator().manual_seed(seed), {}
+    for number, layer in enumerate(model.model.layers):
+        for module, parent in ADAPTED_MODULES.items():
+            out, into = getattr(getattr(layer, parent), module).weight.shape
+            name = f"base_model.model.model.layers.{number}.{parent}.{module}"
+            tensors[f"{name}.lora_A.weight"] = 0.3 * torch.randn(rank, into, generator=dice)
+            tensors[f"{name}.lora_B.weight"] = 0.3 * torch.randn(out, rank, generator=dice)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    settings = dict(
+        r=rank, lora_alpha=rank, target_modules=list(ADAPTED_MODULES), peft_type="LORA", task_type="CAUSAL_LM"
+    )
+    (folder / "adapter_config.json").write_text(json.dumps(settings | {"bias": "none", "use_dora": False}))
+
+
+class Adapted:
+    """A senior without adapter, with adapter ``one``, and with adapter ``two``."""
+
+    names = (None, "one", "two")
+    # vLLM's CPU kernels give rows without an adapter the last slot's: it must stay empty.
+    engine_options = dict(enable_lora=True, max_loras=3, max_lora_rank=8)
+
+    def __init__(self, folder: Path, senior: torch.nn.Module):
+        self.folder = folder
+        for seed, name in enumerate(self.names[1:], start=1):
+            save_adapter(folder / name, senior, seed)
+
+    def requests(self) -> list:
+        from vllm.lora.request import LoRARequest
+
+        return [None if n is None else LoRARequest(n, i, str(self.folder / n)) for i, n in enumerate(self.names)]
+
+    def loop(self, reference: Reference, name: str | None) -> Reference:
+        """The cacheless loop with this adapter merged into its senior."""
+        from peft import PeftModel
+
+        if name is None:
+            return reference
+        adapted = copy.copy(reference)
+        model = PeftModel.from_pretrained(copy.deepcopy(reference.models[1]), self.folder / name)
+        adapted.models = dict(reference.models) | {1: model.merge_and_unload()}
+        return adapted
+
+    def run(self, engine: Engine, jobs: list[Job], chosen: list[int]) -> list[Written]:
+        """``chosen``: for each request the number of its adapter in ``names``."""
+        from vllm import SamplingParams
+
+        params = [
+            SamplingParams(temperature=0, max_tokens=job.num_tokens, ignore_eos=True, extra_args={"tandem": job.tandem})
+            for job in jobs
+        ]
+        requests = self.requests()
+        outputs = engine.llm.generate(
+            [{"prompt_token_ids": job.prompt} for job in jobs],
+            params,
+            lora_request=[requests[k] for k in chosen],
+            use_tqdm=False,
+        )
+        return [Written(list(o.outputs[0].token_ids), o.outputs[0].authorship_mask) for o in outputs]
+
+
+@pytest.fixture(scope="session")
+def adapted(reference, tmp_path_factory) -> Adapted:
+    pytest.importorskip("peft")
+    return Adapted(tmp_path_factory.mktemp("adapters"), reference.models[1])

@@ -1,5 +1,7 @@
 """Combinations that tandem decoding does not take are refused by name, from vLLM's own resolved configuration."""
 
+import re
+
 import pytest
 
 pytest.importorskip("vllm")
@@ -13,7 +15,9 @@ from vllm_patches.tandem.engine_checks import (  # noqa: E402
     check_engine,
     mode_and_reason,
     resolve_mode,
+    senior_of,
 )
+from vllm_patches.tandem.weight_sharing import decide  # noqa: E402
 from vllm_patches.tandem.worker import without_request_check  # noqa: E402
 
 
@@ -45,7 +49,11 @@ def test_a_plain_engine_passes_and_auto_is_lazy(configuration):
         (dict(speculative_config=dict(method="ngram", num_speculative_tokens=2)), "speculative decoding"),
         (dict(pipeline_parallel_size=2), "pipeline parallelism"),
         (dict(data_parallel_size=2), "data parallelism"),
-        (dict(enable_lora=True, tandem=dict(mode="lazy")), "LoRA in lazy mode"),
+        (dict(tandem=dict(share_weights=True)), "share_weights is true.*the senior has no adapters"),
+        (
+            dict(enable_lora=True, tandem=dict(share_weights=True)),
+            "the junior is .*junior and the senior's base is .*senior",
+        ),
         (dict(enable_prompt_embeds=True), "prompt embeddings"),
         (dict(runner="pooling"), "runner type is 'pooling'"),
     ],
@@ -118,7 +126,6 @@ def test_the_speculative_engine_passes_and_its_drafter_is_the_junior(configurati
         (dict(speculative_config=dict(max_model_len=128)), "the junior reads 128 tokens and max_model_len is 256"),
         (dict(tandem=dict(junior_dtype="bfloat16")), "junior_dtype differs"),
         (dict(tandem=dict(junior_trust_remote_code=True)), "junior_trust_remote_code differs"),
-        (dict(enable_lora=True), "LoRA in the speculative mode"),
         (dict(logits_processors=["some.module:Processor"]), "custom logits processors are on"),
         (dict(data_parallel_size=2), "data parallelism"),
     ],
@@ -167,6 +174,48 @@ def test_every_fault_is_named_at_once(configuration):
     engine.scheduler_config.async_scheduling = True
     with pytest.raises(TandemRefusedError, match="async_scheduling=False.*prompt embeddings"):
         check_engine(config, engine)
+
+
+@pytest.mark.parametrize("mode", ["lazy", "lock_step", "speculative"])
+def test_adapters_pass_in_every_mode(configuration, mode):
+    check_engine(*configuration(dict(mode=mode), enable_lora=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "says"),
+    [
+        (dict(load_format="dummy"), None, "load_format is dummy"),
+        ({}, ("model_config", dict(quantization="fp8")), "a quantized base"),
+        ({}, ("model_config", dict(hf_overrides=dict(rope_theta=5e5))), "hf_overrides"),
+        ({}, (None, dict(weight_transfer_config=object())), "weight_transfer_config"),
+        (dict(tandem=dict(junior_dtype="bfloat16")), None, "junior_dtype is bfloat16 and the senior's dtype float32"),
+        (dict(tandem=dict(junior_revision="other")), None, "the junior is"),
+        (dict(cpu_offload_gb=1), None, "weights are offloaded"),
+    ],
+)
+def test_weights_are_shared_only_where_the_base_is_the_junior(configuration, models, options, changes, says):
+    tandem = dict(junior_model=str(models["senior"]), mode="lock_step") | options.pop("tandem", {})
+    for share in ("auto", True):
+        config, engine = configuration(tandem | dict(share_weights=share), enable_lora=True, **options)
+        if changes:
+            part, values = changes
+            engine = Changed(engine, **({part: Changed(getattr(engine, part), **values)} if part else values))
+        if share is True:
+            with pytest.raises(TandemRefusedError, match=f"share_weights is true.*{says}"):
+                check_engine(config, engine)
+        else:
+            check_engine(config, engine)
+            shares, reason = decide(config, senior_of(config, engine))
+            assert not shares
+            assert re.search(says, reason)
+
+
+def test_the_junior_reads_the_base_of_a_senior_with_adapters(configuration, models):
+    for share, expected in (("auto", True), (True, True), (False, False)):
+        settings = dict(junior_model=str(models["senior"]), share_weights=share)
+        config, engine = configuration(settings, enable_lora=True)
+        check_engine(config, engine)
+        assert decide(config, senior_of(config, engine))[0] is expected
 
 
 def test_lora_makes_auto_lock_step(configuration):

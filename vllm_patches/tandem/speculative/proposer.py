@@ -7,9 +7,9 @@ import copy
 import numpy as np
 import torch
 from torch import nn
-from vllm.compilation.backends import set_model_tag
-from vllm.model_executor.model_loader import get_model
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
+
+from vllm_patches.tandem.junior import load_or_share
 
 
 class TandemProposer(DraftModelProposer):
@@ -18,12 +18,13 @@ class TandemProposer(DraftModelProposer):
     def _get_model(self) -> nn.Module:
         """As the stock proposer's, with the junior's own load format: stock drops it, and a trainer's senior is loaded
         as ``dummy``, which would leave the junior with noise for weights."""
-        config = self._create_draft_vllm_config()
-        load_config = copy.copy(config.load_config)
-        load_config.load_format = self.tandem.tandem_config.junior_load_format
-        with set_model_tag("draft_model"):
-            model = get_model(vllm_config=config, prefix="draft_model", load_config=load_config)
-        model.requires_grad_(False)
+        config = copy.copy(self._create_draft_vllm_config())
+        config.load_config = copy.copy(config.load_config)
+        config.load_config.load_format = self.tandem.tandem_config.junior_load_format
+        runner = self.tandem
+        model, runner.frozen_base = load_or_share(
+            runner.tandem_config, runner.vllm_config, config, runner.get_model(), "draft_model"
+        )
         return model
 
     def propose(self, *args, num_rejected_tokens_gpu=None, **kwargs) -> torch.Tensor:

@@ -67,6 +67,11 @@ class SpeculativeRunnerMixin:
         """The frozen partner."""
         return self.drafter.model
 
+    def reload_weights(self, *args, **kwargs) -> None:
+        if self.frozen_base is not None:
+            self.frozen_base.refuse()
+        super().reload_weights(*args, **kwargs)
+
     def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         refuse_several_cache_groups(self.kv_cache_config)
