@@ -7,7 +7,8 @@
 A run is sampled every few seconds: resident memory and open descriptors of each of its processes, by title, and the
 shared memory of the host. What counts is the slope after a warm-up: at most 1 MB of memory for 100 steps, at most one
 descriptor for 100 steps; the time of the last quarter of the steps at most a quarter over that of the second. The pool
-grades answers, right and wrong, in one process; its parent and its workers are held to the same.
+grades answers, right and wrong, in one process; its parent and its workers are held to the same. Run it
+alone: when another run ends, pages of libraries that both had mapped become this one's own.
 """
 
 import argparse
