@@ -4,11 +4,11 @@
     python tests/faults/soak.py --pool 1000000
     python tests/faults/soak.py --table tests/faults/soak.jsonl
 
-A run is sampled every few seconds: resident memory and open descriptors of each of its processes, by title, and the
+A run is sampled every few seconds: memory that is its own (USS) and open descriptors of each process, by title, and the
 shared memory of the host. What counts is the slope after a warm-up: at most 1 MB of memory for 100 steps, at most one
 descriptor for 100 steps; the time of the last quarter of the steps at most a quarter over that of the second. The pool
-grades answers, right and wrong, in one process; its parent and its workers are held to the same. Run it
-alone: when another run ends, pages of libraries that both had mapped become this one's own.
+grades answers, right and wrong, in one process; its parent and its workers are held to the same. Let nothing else
+run: when it ends, pages of libraries that both had mapped become this run's own.
 """
 
 import argparse
