@@ -1,6 +1,9 @@
 """The guard knows the installed vLLM, sees a changed one, and says so in a sentence."""
 
+import ast
+import importlib
 import logging
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,20 @@ def test_the_ledger_in_prose_and_the_ledger_in_code_name_the_same_symbols():
         if cell
     }
     assert written == {symbol.name for symbols in guard.LEDGER.values() for symbol in symbols}
+
+
+def test_what_a_package_of_vllm_exports_is_imported_from_there():
+    """Files are renamed within a package between releases (`vllm.lora.layers.vocal_parallel_embedding` was)."""
+    deeper = [
+        f"{file.name}: {name.name} from {node.module}, exported by {package}"
+        for file in PATCHES.parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm.")
+        for package in list(accumulate(node.module.split("."), "{}.{}".format))[:-1]
+        for name in node.names
+        if name.name in getattr(importlib.import_module(package), "__all__", ())
+    ]
+    assert deeper == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def add_authorship_property() -> None:
     None without a mask: an unfinished or aborted output, an engine without tandem. The mask covers the whole response,
     also when the output carries only the last delta of its token ids.
     """
-    from vllm.outputs import CompletionOutput
+    from vllm import CompletionOutput
 
     if not hasattr(CompletionOutput, "authorship_mask"):
         CompletionOutput.authorship_mask = property(_authorship_mask)

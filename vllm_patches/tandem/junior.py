@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from vllm import EngineArgs
 from vllm.compilation.backends import set_model_tag
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model
 
 from vllm_patches.tandem.config import TandemConfig

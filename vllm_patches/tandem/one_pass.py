@@ -11,9 +11,8 @@ import copy
 
 import torch
 from torch import nn
-from vllm.lora.layers import BaseLayerWithLoRA
+from vllm.lora.layers import BaseLayerWithLoRA, VocabParallelEmbeddingWithLoRA
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
-from vllm.lora.layers.vocal_parallel_embedding import VocabParallelEmbeddingWithLoRA
 from vllm.model_executor.layers.attention import Attention
 
 

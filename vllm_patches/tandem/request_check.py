@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from vllm.sampling_params import SamplingParams
+from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from vllm_patches.tandem.config import CONFIG_KEY, check_request

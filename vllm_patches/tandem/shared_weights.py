@@ -14,10 +14,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from vllm.config import VllmConfig
-from vllm.lora.layers import BaseLayerWithLoRA
+from vllm.lora.layers import BaseLayerWithLoRA, LogitsProcessorWithLoRA, VocabParallelEmbeddingWithLoRA
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
-from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
-from vllm.lora.layers.vocal_parallel_embedding import VocabParallelEmbeddingWithLoRA
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype

@@ -312,12 +312,12 @@ SHARED_WEIGHTS_SYMBOLS: tuple[Symbol, ...] = (
         Source("return self._apply_base_forward(x)", "return super().apply(x, bias)"),
     ),
     Symbol(
-        f"{_LORA}.vocal_parallel_embedding:VocabParallelEmbeddingWithLoRA.forward",
+        f"{_LORA}:VocabParallelEmbeddingWithLoRA.forward",
         "the same",
         Source("full_output = self.base_layer.forward(x)"),
     ),
     Symbol(
-        f"{_LORA}.logits_processor:LogitsProcessorWithLoRA.__init__",
+        f"{_LORA}:LogitsProcessorWithLoRA.__init__",
         "the same",
         Source("self.base_layer = base_layer"),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm.sampling_params import SamplingParams
+from vllm import SamplingParams
 
 from vllm_patches.tandem.request_check import RequestCheck
 
