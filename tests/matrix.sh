@@ -8,7 +8,7 @@
 # outputs/matrix/ROW. From the environment:
 #
 #   PYTHON   an interpreter, 3.11 or 3.12 (python3.11)
-#   UNITS    pytest arguments of the unit layer (tests/recipes tests/vllm_patches tests/reward_fns)
+#   UNITS    pytest arguments of the unit layer (tests/recipes tests/vllm_patches tests/reward_fns); the table names others
 #   RECIPES  recipes that train two steps (all five)
 #   KEEP     1 keeps the environments, and a kept one is used again
 

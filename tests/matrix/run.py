@@ -170,6 +170,8 @@ def run(row: Row, arguments: str, recipes: list[str]) -> dict:
         log.unlink()
     python, forced = build(row, folder)
     found = versions(python) | {"forced": forced, "units": units(python, folder, arguments)}
+    if arguments != UNITS:
+        found["units_of"] = arguments
     found["recipes"] = {recipe: trains(python, folder, recipe) for recipe in recipes}
     if os.environ.get("KEEP") != "1":
         shutil.rmtree(folder / "venv")

@@ -15,6 +15,7 @@ def table(results: dict[str, dict]) -> str:
     for found in results.values():
         units = found["units"]
         count = f"{units['passed']:,} passed" + (f", {units['failed']} failed" if units["failed"] else "")
+        count += f" ({found['units_of']})" if "units_of" in found else ""
         passed = [name for name in RECIPES if found["recipes"].get(name)]
         failed = [name for name in RECIPES if found["recipes"].get(name) is False]
         trained = "all five" if len(passed) == len(RECIPES) else ", ".join(passed) or "none"

@@ -56,6 +56,8 @@ def test_the_table_shows_failures():
     row |= {"units": {"passed": 1234, "failed": 2}, "recipes": {"sppo": True, "serl": False}}
     expected = "| 3.11 | 1 | 2 | 3 | 4 (outside verl's bound) | 1,234 passed, 2 failed | sppo; failed: serl |"
     assert table.table({"a": row}).splitlines()[2] == expected
+    part = table.table({"a": row | {"units_of": "tests/recipes"}}).splitlines()[2]
+    assert part == expected.replace("2 failed", "2 failed (tests/recipes)")
 
 
 def test_the_readme_shows_what_the_matrix_found_and_nothing_else():

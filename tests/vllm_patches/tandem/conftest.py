@@ -193,19 +193,14 @@ def models_without_paragraphs(models, tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def reference(models) -> Reference:
-    return Reference(models["senior"], models["junior"])
-
-
-@pytest.fixture(scope="session")
-def reference_with_sibling(models) -> Reference:
-    return Reference(models["senior"], models["sibling"])
-
-
-@pytest.fixture(scope="session")
 def reference_with(models):
     """``reference_with(name)``: the cacheless loop with the junior of that name."""
     return cache(lambda name: Reference(models["senior"], models[name]))
+
+
+@pytest.fixture(scope="session")
+def reference(reference_with) -> Reference:
+    return reference_with("junior")
 
 
 @pytest.fixture(scope="session")
@@ -229,8 +224,14 @@ def jobs() -> list[Job]:
 
 
 @pytest.fixture(scope="session")
-def expected(reference, jobs) -> list[Written]:
-    return [reference.write(job) for job in jobs]
+def expected_with(reference_with, jobs):
+    """``expected_with(name)``: what the cacheless loop writes with the junior of that name, written once."""
+    return cache(lambda name: [reference_with(name).write(job) for job in jobs])
+
+
+@pytest.fixture(scope="session")
+def expected(expected_with) -> list[Written]:
+    return expected_with("junior")
 
 
 @pytest.fixture(scope="session")

@@ -50,18 +50,15 @@ def cases():
 
 @pytest.mark.parametrize(("mode", "shape", "budget", "count"), cases())
 def test_requests_that_share_a_cold_prefix_write_what_the_loop_writes(
-    open_engine, models, make_job, reference, reference_with_sibling, vocab, mode, shape, budget, count
+    open_engine, models, make_job, reference_with, vocab, mode, shape, budget, count
 ):
-    junior, loop = {
-        "other heads": (models["junior"], reference),
-        "same heads": (models["sibling"], reference_with_sibling),
-    }[shape]
+    junior = {"other heads": "junior", "same heads": "sibling"}[shape]
     engine = open_engine(
         models["senior"],
-        dict(junior_model=str(junior), mode=mode),
+        dict(junior_model=str(models[junior]), mode=mode),
         block_size=BLOCK,
         max_num_batched_tokens=budget,
         max_num_seqs=12,
     )
     jobs = random_jobs(make_job, count, random.Random(f"{mode} {shape} {budget}"), vocab)
-    assert wrong_requests(engine, jobs, loop) == []
+    assert wrong_requests(engine, jobs, reference_with(junior)) == []

@@ -30,7 +30,7 @@ def test_twins_write_what_one_writes_alone(open_engine, models, jobs, alone, mod
 @pytest.mark.parametrize("mode", ["lock_step", "lazy"])
 @pytest.mark.parametrize("junior", ["junior", "sibling"])
 def test_each_models_layers_run_on_metadata_of_its_own_builders(
-    open_engine, models, jobs, reference, reference_with_sibling, mode, junior, monkeypatch
+    open_engine, models, jobs, expected_with, mode, junior, monkeypatch
 ):
     engine = open_engine(models["senior"], dict(junior_model=str(models[junior]), mode=mode))
     runner, built_for, seen = engine.runner, {}, {"junior": set(), "senior": set()}
@@ -59,8 +59,7 @@ def test_each_models_layers_run_on_metadata_of_its_own_builders(
         runner.junior.register_forward_pre_hook(note(runner._junior_layers, "junior")),
         runner.model.register_forward_pre_hook(note(senior_layers, "senior")),
     ]
-    loop = {"junior": reference, "sibling": reference_with_sibling}[junior]
-    assert engine.run(jobs[:9]) == [loop.write(job) for job in jobs[:9]]
+    assert engine.run(jobs[:9]) == expected_with(junior)[:9]
     for handle in handles:
         handle.remove()
     assert seen == {"junior": {str(models[junior])}, "senior": {str(models["senior"])}}

@@ -56,8 +56,8 @@ def reference(reference_with):
 
 
 @pytest.fixture(scope="module")
-def expected(reference, jobs):
-    return [reference.write(job) for job in jobs]
+def expected(expected_with):
+    return expected_with("near")
 
 
 @pytest.fixture(scope="module")

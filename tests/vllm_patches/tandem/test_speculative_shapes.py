@@ -1,7 +1,6 @@
 """The speculative mode with other juniors, other draft lengths, and too few KV blocks: the same text."""
 
 import dataclasses
-from functools import cache
 
 import pytest
 import torch
@@ -12,12 +11,6 @@ pytest.importorskip("vllm")
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
 
 SMALL = dict(max_model_len=384)
-
-
-@pytest.fixture(scope="module")
-def expected_of(reference_with, jobs):
-    """What the cacheless loop writes with a junior, by its name."""
-    return cache(lambda name: [reference_with(name).write(job) for job in jobs])
 
 
 @pytest.mark.parametrize(
@@ -37,11 +30,11 @@ def expected_of(reference_with, jobs):
         pytest.param("one_head", 3, SMALL, id="one KV head", marks=pytest.mark.long),
     ],
 )
-def test_greedy_text_is_the_loops(open_engine, models, jobs, expected_of, junior, num_drafts, options):
+def test_greedy_text_is_the_loops(open_engine, models, jobs, expected_with, junior, num_drafts, options):
     settings = dict(junior_model=str(models[junior]), mode="speculative", num_draft_tokens=num_drafts)
     engine = open_engine(models["senior"], settings, **options)
     for _ in range(2):
-        assert engine.run(jobs) == expected_of(junior)
+        assert engine.run(jobs) == expected_with(junior)
     stats = engine.stats()
     if "num_gpu_blocks_override" in options:
         assert stats["resumed_requests"] > 10
