@@ -15,7 +15,8 @@ from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.plan import ModelRun
 
-_HOST_COPIES = {"_seq_lens_cpu", "_num_computed_tokens_cpu"} & {
+# Fields that spare backends a copy from the device, where this vLLM has them: 0.31 dropped them.
+HOST_COPIES = {"_seq_lens_cpu", "_num_computed_tokens_cpu"} & {
     field.name for field in dataclasses.fields(CommonAttentionMetadata)
 }
 
@@ -96,6 +97,5 @@ class SubBatchForward:
 
 
 def _host_copies(seq_lens: torch.Tensor, starts: np.ndarray) -> dict[str, torch.Tensor]:
-    """What spares backends a copy from the device, where this vLLM takes it: 0.31 dropped these fields."""
     copies = {"_seq_lens_cpu": seq_lens, "_num_computed_tokens_cpu": torch.from_numpy(starts.astype(np.int32))}
-    return {name: copies[name] for name in _HOST_COPIES}
+    return {name: copies[name] for name in HOST_COPIES}

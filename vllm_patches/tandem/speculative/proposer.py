@@ -10,6 +10,7 @@ from torch import nn
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from vllm_patches.tandem.junior import load_or_share
+from vllm_patches.tandem.sub_batch import HOST_COPIES
 
 
 class TandemProposer(DraftModelProposer):
@@ -70,10 +71,9 @@ class TandemProposer(DraftModelProposer):
             max_seq_len=min(cad.max_seq_len + 1, self.max_model_len),
             slot_mapping=blocks * self.block_size + positions % self.block_size,
             seq_lens_cpu_upper_bound=None if upper is None else upper + 1,
-            _seq_lens_cpu=None,
-            _num_computed_tokens_cpu=None,
             _num_computed_tokens_cache=None,
             _token_to_req_indices_cache=None,
+            **dict.fromkeys(HOST_COPIES),
         )
         return num_tokens, (ends - 1).int(), metadata
 
