@@ -68,7 +68,8 @@ def test_experiments_do_not_share_checkpoints():
     assert len(set(folders)) == len(folders)
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8, 16])
+# What can be split over two can be split over one; a batch of 100,000 rows takes a minute there.
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2, 4, 8, 16])
 @pytest.mark.parametrize("fixed", [False, True], ids=["as_set", "fixed"])
 @pytest.mark.parametrize(("preset", "scale"), list(itertools.product(PRESETS, SEVERAL)))
 def test_verl_can_split_the_batches_on_any_number_of_devices(preset, scale, devices, fixed):
