@@ -2,8 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -20,16 +21,17 @@ SHARED_CONFIGS = ("pkg://recipes.common.config", "pkg://recipes.platforms.config
 FREE_FORM = re.compile(r"(^|\.)(\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
 
 
-def flatten(config: DictConfig | ListConfig, prefix: str = "") -> dict[str, object]:
+def flatten(config: DictConfig | ListConfig) -> dict[str, object]:
     """Dotted leaf keys and their values, interpolations left as they are written."""
-    leaves: dict[str, object] = {}
-    for key, value in OmegaConf.to_container(config, resolve=False).items():
-        name = f"{prefix}{key}"
+    return dict(_leaves(OmegaConf.to_container(config, resolve=False), ""))
+
+
+def _leaves(node: Mapping, prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in node.items():
         if isinstance(value, Mapping) and value:
-            leaves.update(flatten(OmegaConf.create(value), f"{name}."))
+            yield from _leaves(value, f"{prefix}{key}.")
         else:
-            leaves[name] = value
-    return leaves
+            yield f"{prefix}{key}", value
 
 
 def _first_line(error: BaseException) -> str:
@@ -81,11 +83,14 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
         raise ConfigError(_sentence(error, known)) from error
 
 
+@cache
 def verl_defaults() -> DictConfig:
-    """verl's ``ppo_trainer`` as it ships."""
+    """verl's ``ppo_trainer`` as it ships; composed once, and read-only."""
     GlobalHydra.instance().clear()
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose(config_name="ppo_trainer")
+        config = compose(config_name="ppo_trainer")
+    OmegaConf.set_readonly(config, True)
+    return config
 
 
 def difference(config: DictConfig, defaults: DictConfig) -> dict[str, tuple[object, object]]:

@@ -10,7 +10,8 @@ from recipes.launch.worker_checks import check_workers
 
 @pytest.fixture(scope="module")
 def defaults():
-    config = verl_defaults()
+    config = verl_defaults().copy()
+    OmegaConf.set_readonly(config, False)
     OmegaConf.set_struct(config, False)
     config.algorithm.adv_estimator = "grpo"
     group = config.actor_rollout_ref
