@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -64,17 +65,25 @@ class Descendants:
 
 
 def follow(path: Path) -> Iterator[list[dict]]:
-    """Yield, each time it is asked, the whole records that were appended to a metrics file since."""
-    position = 0
+    """Yield, each time it is asked, the whole records that a metrics file has got since, one of each step.
+
+    A run that goes on begins its file anew, and replaces it at its end by one with the earlier records before its own.
+    """
+    position, inode, steps = 0, None, set()
     while True:
         complete = b""
         if path.exists():
             with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != inode or status.st_size < position:
+                    position, inode = 0, status.st_ino
                 file.seek(position)
                 complete = file.read().rpartition(b"\n")[0]
         if complete:
             position += len(complete) + 1
-        yield [json.loads(line) for line in complete.splitlines() if line.strip()]
+        records = [json.loads(line) for line in complete.splitlines() if line.strip()]
+        yield [record for record in records if record["step"] not in steps]
+        steps.update(record["step"] for record in records)
 
 
 class Stages:

@@ -12,6 +12,8 @@ import psutil
 import pytest
 from quickstart_train import follow
 
+from recipes.lifecycle.resume import carry_metrics_over, join_metrics
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "quickstart_train.py"
 
 
@@ -33,6 +35,25 @@ def test_follow_yields_whole_records_once(tmp_path):
     with path.open("a") as file:
         file.write('ep": 2}\n{"step": 3}\n')
     assert next(records) == [{"step": 2}, {"step": 3}]
+
+
+def test_follow_of_a_run_that_goes_on(tmp_path):
+    """Its file begins anew, and gets the earlier records back at its end, as `recipes.lifecycle` does it."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step":{step},"data":{{}}}}\n' for step in range(3)))
+    carry_metrics_over(path, 1)
+    records = follow(path)
+    assert [record["step"] for record in next(records)] == [0, 1, 2]
+    with path.open("wb") as file:
+        assert next(records) == []
+        file.write(b'{"step":1,"data":{"a":1}}\n')
+        for step in range(2, 9):
+            file.write(f'{{"step":{step},"data":{{}}}}\n'.encode())
+            file.flush()
+            assert [record["step"] for record in next(records)] == ([step] if step > 2 else [])
+    join_metrics(path)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == list(range(9))
+    assert next(records) == next(records) == []
 
 
 def test_progress_and_status_of_a_run_that_ends(tmp_path):
