@@ -8,7 +8,7 @@ README = Path(__file__).parent / "README.md"
 
 # Everything here runs on a laptop: no inference engine, no attention kernels, no accelerator build of anything.
 BASE = [
-    "verl>=0.9,<0.10",
+    "verl>=0.9.1,<0.10",
     "TransferQueue>=0.1.10",  # verl's V1 trainer imports it; verl only lists it in an extra
     "transformers>=5.9,<5.13",
     "torch>=2.11",

@@ -24,7 +24,7 @@ from vllm_patches.upstream import Digest, Ledger, Signature, State
 SUPERVISED_START = "recipes/launch/supervised.py"
 # Distribution -> the versions this collection has run with, which `recipes.doctor` expects.
 TESTED_VERSIONS = {
-    "verl": ">=0.9,<0.10",
+    "verl": ">=0.9.1,<0.10",
     "torch": ">=2.13,<2.14",
     "transformers": ">=5.9,<5.13",
     "ray": ">=2.41,<3",

@@ -118,7 +118,7 @@ def test_an_unknown_verl_version_is_a_failure(ahead):
     finding = by_item(environment.check_versions())["verl"]
     assert finding.state == FAILURE
     assert "0.11.0" in finding.detail
-    assert "pip install 'verl>=0.9,<0.10'" in finding.remedy
+    assert "pip install 'verl>=0.9.1,<0.10'" in finding.remedy
 
 
 @pytest.mark.parametrize(

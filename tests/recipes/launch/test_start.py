@@ -168,4 +168,4 @@ def test_an_unknown_verl_is_refused(cases, tmp_path):
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.12.0\n")
     told = launch_all({"good": cases["good"]}, tmp_path, PYTHONPATH=str(metadata.parent))["told"]["good"]
-    assert told[0] == 2 and "verl 0.12.0 is installed, but only >=0.9,<0.10 is known" in told[1]
+    assert told[0] == 2 and "verl 0.12.0 is installed, but only >=0.9.1,<0.10 is known" in told[1]
