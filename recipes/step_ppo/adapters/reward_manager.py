@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
+from recipes.common.reward_call import raised
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
@@ -15,7 +16,7 @@ from recipes.step_ppo.step_rewards import malformed_rewards, token_rewards
 from recipes.step_ppo.verifiable import keeps_answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
-from reward_fns.result import Score, Skip, normalise
+from reward_fns.result import Fail, Score, Skip, normalise
 
 
 class StepRewardManager(RewardManagerBase):
@@ -108,7 +109,7 @@ class StepRewardManager(RewardManagerBase):
         return [sum(row[c] for c in self.settings.prm.classes) for row in rows[len(prompt) :]]
 
     async def _outcome(self, item, response: list[int]) -> Score | Skip:
-        """The final answer against the gold one, by the configured reward function."""
+        """The final answer against the gold one, by the configured reward function; a Skip when that fails."""
         gold = item.non_tensor_batch.get("reward_model") or {}
         arguments = {
             "data_source": item.non_tensor_batch.get("data_source"),
@@ -116,9 +117,15 @@ class StepRewardManager(RewardManagerBase):
             "ground_truth": gold.get("ground_truth"),
             "extra_info": item.non_tensor_batch.get("extra_info"),
         }
-        if inspect.iscoroutinefunction(self.compute_score):
-            return normalise(await self.compute_score(**arguments))
-        return normalise(await asyncio.to_thread(self.compute_score, **arguments))
+        try:
+            if inspect.iscoroutinefunction(self.compute_score):
+                found = normalise(await self.compute_score(**arguments))
+            else:
+                found = normalise(await asyncio.to_thread(self.compute_score, **arguments))
+        except Exception as error:
+            # A user's function may raise anything, and verl would end the prompt's whole group over it.
+            return raised(error)
+        return Skip(found.reason) if isinstance(found, Fail) else found
 
 
 def unpadded_ids(item) -> tuple[list[int], list[int]]:

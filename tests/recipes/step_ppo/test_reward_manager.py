@@ -10,6 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from reward_fns.multiple_choice import compute_score
+from reward_fns.result import Fail
 
 pytest.importorskip("verl")
 
@@ -175,6 +176,30 @@ def test_a_gold_answer_that_fails_is_a_skip_only_where_it_counts(tokenizer, tmp_
             verifiable = {"weight": weight, "share": share}
             info = score(manager(tokenizer, url, tmp_path, verifiable, mode="softmin"), data)["reward_extra_info"]
             assert (info["skipped"], info["verified"]) == (skipped, float(weight * share > 0)), (weight, share)
+
+
+@pytest.mark.parametrize("verdict", [RuntimeError("no such row"), Fail("the judge is gone"), "not a number"])
+def test_a_reward_function_that_fails_is_a_skip_only_where_it_counts(tokenizer, tmp_path, verdict):
+    """verl would end the whole group of a prompt whose reward manager raises, past every budget."""
+
+    def failing(**_):
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    data, _, response = rollout(tokenizer, RIGHT)
+    with serving() as (url, _):
+        cases = [
+            (manager(tokenizer, None, tmp_path, mode="outcome"), 1.0),
+            (manager(tokenizer, url, tmp_path, {"weight": 1.0}, mode="softmin"), 1.0),
+            (manager(tokenizer, url, tmp_path), 0.0),
+        ]
+        for one, skipped in cases:
+            one.compute_score = failing
+            info = score(one, data)["reward_extra_info"]
+            assert info["skipped"] == skipped and info["acc"] == 0.0
+            assert bool(info["reason"]) == bool(skipped) and len(info["token_rewards"]) == len(response)
+            assert any(info["token_rewards"]) != bool(skipped)
 
 
 def test_a_prm_must_be_named(tokenizer, tmp_path):
