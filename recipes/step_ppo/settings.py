@@ -17,7 +17,7 @@ class PRMSettings:
     Attributes:
         url: root of a vLLM server of the PRM; null for the reward model that verl serves on its own pool.
         model: name the server knows; null for `reward.reward_model.model_path`.
-        classes: values counted as good; their probabilities are added.
+        classes: distinct values counted as good; their probabilities are added.
         timeout: seconds for one attempt. attempts: how often a request is sent at most. max_wait: longest pause (s).
     """
 
@@ -27,6 +27,10 @@ class PRMSettings:
     timeout: Positive = 60.0
     attempts: Count = 4
     max_wait: NonNegative = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.classes or len(set(self.classes)) < len(self.classes) or min(self.classes) < 0:
+            raise ValueError(f"classes must be distinct values from 0 on, at least one, found {list(self.classes)}")
 
 
 @dataclass(frozen=True)

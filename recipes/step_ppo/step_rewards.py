@@ -105,8 +105,7 @@ def token_rewards(
     places = list(step_ends)
     if not all(a < b for a, b in zip([-1, *places], [*places, length], strict=True)):
         raise ValueError(f"step ends {places} must ascend strictly within 0..{length - 1}")
-    if config.last_step != "step_end" and eos_index is not None:
-        places[-1] = eos_index
+    places = reward_places(places, config, eos_index=eos_index)
     if config.mode == "softmin":
         found = [config.scale * reward for reward in softmin([2 * values[place] - 1 for place in places])]
     else:
@@ -117,6 +116,14 @@ def token_rewards(
     for place, reward in zip(places, found, strict=True):
         rewards[place] = _clipped(reward, config.clip)
     return rewards
+
+
+def reward_places(step_ends: Sequence[int], config: StepRewardConfig, *, eos_index: int | None = None) -> list[int]:
+    """List the tokens on which the steps' rewards stand: their ends, but EOS for a last step that is paid there."""
+    places = list(step_ends)
+    if places and config.last_step != "step_end" and eos_index is not None:
+        places[-1] = eos_index
+    return places
 
 
 def malformed_rewards(length: int, config: StepRewardConfig) -> list[float]:

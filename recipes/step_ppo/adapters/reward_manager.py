@@ -12,7 +12,7 @@ from recipes.common.reward_call import raised
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import malformed_rewards, token_rewards
+from recipes.step_ppo.step_rewards import malformed_rewards, reward_places, token_rewards
 from recipes.step_ppo.verifiable import keeps_answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
@@ -23,9 +23,10 @@ class StepRewardManager(RewardManagerBase):
     """Scores rollouts as they end.
 
     `run_single` returns the summed reward, and in `reward_extra_info` always the keys `token_rewards` (T,),
-    `step_ends`, `acc`, `verified` (whether the gold answer counts beside the PRM), `n_steps`, `malformed`, `skipped`
-    and `reason`. A malformed rollout counts as one step with p = 0 and has its reason. Where the PRM or the gold answer
-    fails, `skipped` is 1.0 and the trainer takes the rollout out of the update; its zeros are never trained on.
+    `step_ends` (where the steps' rewards stand), `acc`, `verified` (whether the gold answer counts beside the PRM),
+    `n_steps`, `malformed`, `skipped` and `reason`. A malformed rollout counts as one step with p = 0 and has its
+    reason. Where the PRM or the gold answer fails, `skipped` is 1.0 and the trainer takes the rollout out of the
+    update; its zeros are never trained on.
     """
 
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
@@ -66,11 +67,12 @@ class StepRewardManager(RewardManagerBase):
             result = await self._rewards(prompt, response, steps, outcome)
         skipped = isinstance(result, Skip)
         rewards = [0.0] * len(response) if skipped else result
+        places = reward_places(steps.ends, self.settings.reward, eos_index=steps.eos_index)
         return {
             "reward_score": float(sum(rewards)),
             "reward_extra_info": {
                 "token_rewards": rewards,
-                "step_ends": [len(response) - 1] if steps.malformed else list(steps.ends),
+                "step_ends": [len(response) - 1] if steps.malformed else places,
                 "acc": outcome.acc if isinstance(outcome, Score) else 0.0,
                 "verified": float(verified),
                 "n_steps": float(len(steps.ends)),
@@ -90,10 +92,9 @@ class StepRewardManager(RewardManagerBase):
             return outcome
         values = None
         if config.needs_prm:
-            try:
-                values = await self._values(prompt, response)
-            except EndpointError as error:
-                return Skip(f"prm_{error.reason}: {error}")
+            values = await self._values(prompt, response)
+            if isinstance(values, Skip):
+                return values
         return token_rewards(
             values,
             steps.ends,
@@ -103,10 +104,16 @@ class StepRewardManager(RewardManagerBase):
             outcome=outcome.acc if isinstance(outcome, Score) else None,
         )
 
-    async def _values(self, prompt: list[int], response: list[int]) -> list[float]:
+    async def _values(self, prompt: list[int], response: list[int]) -> "list[float] | Skip":
         """P(good) at each response token."""
-        rows = await token_probabilities(self.endpoint, prompt + response)
-        return [sum(row[c] for c in self.settings.prm.classes) for row in rows[len(prompt) :]]
+        classes = self.settings.prm.classes
+        try:
+            rows = await token_probabilities(self.endpoint, prompt + response)
+        except EndpointError as error:
+            return Skip(f"prm_{error.reason}: {error}")
+        if max(classes) >= len(rows[0]):
+            return Skip(f"prm_classes: step_ppo.prm.classes is {list(classes)}, but the PRM has {len(rows[0])} classes")
+        return [sum(row[c] for c in classes) for row in rows[len(prompt) :]]
 
     async def _outcome(self, item, response: list[int]) -> Score | Skip:
         """The final answer against the gold one, by the configured reward function; a Skip when that fails."""

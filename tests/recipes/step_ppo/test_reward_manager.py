@@ -169,6 +169,27 @@ def test_step_ends_go_along(tokenizer, tmp_path):
     assert info["verified"] == 0.0
 
 
+def test_the_end_of_a_last_step_that_is_paid_on_eos_is_eos(tokenizer, tmp_path):
+    """PURE leaves the tokens with the steps' rewards out of its advantages."""
+    data, _, response = rollout(tokenizer, RIGHT)
+    with serving() as (url, _):
+        info = score(manager(tokenizer, url, tmp_path, mode="softmin", last_step="eos"), data)["reward_extra_info"]
+    assert info["step_ends"] == [i for i, reward in enumerate(info["token_rewards"]) if reward]
+    assert info["step_ends"][-1] == len(response) - 1 and info["n_steps"] == 3.0
+
+
+def test_a_served_prm_with_fewer_classes_is_a_skip_that_says_so(tokenizer, tmp_path):
+    data, *_ = rollout(tokenizer, RIGHT)
+    with serving() as (url, _):
+        one = manager(tokenizer, url, tmp_path)
+        object.__setattr__(one.settings.prm, "classes", (3, 4))
+        info = score(one, data)["reward_extra_info"]
+    assert (
+        info["skipped"] == 1.0
+        and info["reason"] == "prm_classes: step_ppo.prm.classes is [3, 4], but the PRM has 4 classes"
+    )
+
+
 def test_a_gold_answer_that_fails_is_a_skip_only_where_it_counts(tokenizer, tmp_path):
     data, _, _ = rollout(tokenizer, RIGHT, gold="")
     with serving() as (url, _):

@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recipes.errors import ConfigError
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, softmin, step_rewards, token_rewards
+from recipes.step_ppo.step_rewards import (
+    StepRewardConfig,
+    malformed_rewards,
+    reward_places,
+    softmin,
+    step_rewards,
+    token_rewards,
+)
 
 #         t0   t1   t2   t3   t4   eos
 VALUES = [0.0, 0.6, 0.0, 0.9, 0.5, 0.3]
@@ -163,3 +171,20 @@ def test_softmin_and_outcome_have_no_rewards_of_steps_alone():
 
 def test_softmin_of_far_rewards_does_not_overflow():
     assert softmin([100.0, -1.0]) == [0.0, -1.0]
+
+
+@pytest.mark.parametrize("classes", [[], [2, 2], [-1], [3, -2]])
+def test_the_classes_that_count_as_good_are_distinct(classes):
+    """Named twice, a class would count twice, and -1 is the last one to Python."""
+    with pytest.raises(ConfigError, match="distinct values from 0 on"):
+        StepPPOSettings.from_mapping({"prm": {"classes": classes}})
+
+
+def test_where_the_rewards_of_steps_stand():
+    values = [0.1 * place for place in range(1, 7)]
+    for last_step, outcome, expected in (("step_end", None, [1, 3]), ("eos", None, [1, 5]), ("outcome", 1.0, [1, 5])):
+        config = StepRewardConfig(last_step=last_step)
+        assert reward_places([1, 3], config, eos_index=5) == expected and reward_places([], config, eos_index=0) == []
+        rewards = token_rewards(values, [1, 3], 6, config, eos_index=5, outcome=outcome)
+        assert [place for place, reward in enumerate(rewards) if reward] == expected
+        assert reward_places([1, 3], config) == [1, 3]
