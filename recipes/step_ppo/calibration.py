@@ -47,7 +47,8 @@ def value_statistics(probabilities: Tensor, hits: Tensor) -> dict[str, float]:
 
 def correlation(expected: Tensor, observed: Tensor) -> float:
     """Pearson's correlation of two (N,) tensors; 0 when either is constant."""
-    if len(expected) < 2:
+    # Rounding gives a constant other than 0 a variance, and two of them a correlation of 1 or -1.
+    if len(expected) < 2 or any(bool((side == side[0]).all()) for side in (expected, observed)):
         return 0.0
     return torch.corrcoef(torch.stack([expected, observed]))[0, 1].nan_to_num(0.0).item()
 
