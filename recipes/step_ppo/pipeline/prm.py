@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainingArguments, set_seed
 
 from recipes.step_ppo.calibration import value_statistics
@@ -58,15 +59,20 @@ def prefix_loss(outputs, labels: torch.Tensor, num_items_in_batch=None) -> torch
 
 
 def evaluate(trainer: Trainer, rows: list[dict]) -> dict[str, float]:
-    """How the PRM's expected value compares with the hits of the labelled prefixes."""
+    """How the PRM's expected value compares with the hits of the labelled prefixes.
+
+    Every process of a training has to call this, and reads all rows: the trainer's own loader would give each process
+    its share of them, and a sharded model answers only when all processes ask.
+    """
     logits, labels = [], []
     model = trainer.model.eval()
-    for batch in trainer.get_eval_dataloader(rows):
+    for batch in DataLoader(rows, batch_size=trainer.args.eval_batch_size, collate_fn=trainer.data_collator):
+        inputs = {name: batch[name].to(trainer.args.device) for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
-            found = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+            found = model(**inputs).logits.cpu()
         kept = batch["labels"] != IGNORED
-        logits.append(found[kept].float().cpu())
-        labels.append(batch["labels"][kept].cpu())
+        logits.append(found[kept].float())
+        labels.append(batch["labels"][kept])
     return value_statistics(torch.cat(logits).softmax(dim=-1), torch.cat(labels))
 
 
@@ -148,13 +154,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output))
     trainer.save_model(args.output)
+    statistics = {"train_prefixes": labels, "lost_labels": lost}
+    if dev_rows:
+        statistics |= {f"dev_{name}": value for name, value in evaluate(trainer, dev_rows).items()}
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(args.output)
         if args.export_backbone:
             export_backbone(args.output, str(Path(args.output) / "backbone"))
-        statistics = {"train_prefixes": labels, "lost_labels": lost}
-        if dev_rows:
-            statistics |= {f"dev_{name}": value for name, value in evaluate(trainer, dev_rows).items()}
         print(json.dumps(statistics))
         mark_finished(args.output, options, statistics)
     return 0

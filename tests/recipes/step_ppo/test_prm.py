@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForTokenClassification, Qwen3Config, Qwen3ForCausalLM
 
 from recipes.common.files import write_parquet
-from recipes.step_ppo.calibration import calibration_error, expected_value, value_statistics
+from recipes.step_ppo.calibration import calibration_error, correlation, expected_value, value_statistics
 from recipes.step_ppo.pipeline import prm
 from recipes.step_ppo.pipeline.data import Question, make_row
 from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
@@ -345,6 +346,59 @@ def test_shared_questions_are_refused(tmp_path, model_folder):
              str(tmp_path / "v.jsonl"), "--dev-values", str(tmp_path / "d.jsonl"), "--model", model_folder,
              "--output", str(tmp_path / "o")]
         )  # fmt: skip
+
+
+def test_every_process_evaluates_all_held_out_rows(random_prm, tokenizer):
+    """Rank 0 alone would wait for the others in a sharded model, and its loader gives it a part of the rows only."""
+    rows = [
+        {"input_ids": t.ids, "labels": [1 if i in t.ends else IGNORED for i in range(len(t.ids))]}
+        for t in trajectories(tokenizer, 5, seed=3)
+    ]
+    trainer = SimpleNamespace(
+        model=random_prm,
+        args=SimpleNamespace(eval_batch_size=2, device=torch.device("cpu")),
+        data_collator=lambda batch: collate(batch, tokenizer.pad_token_id),
+        is_world_process_zero=lambda: False,
+    )
+    found = prm.evaluate(trainer, rows)
+    encoded = trajectories(tokenizer, 5, seed=3)
+    tables = torch.cat(step_probabilities(random_prm, encoded, pad_token_id=tokenizer.pad_token_id))
+    assert found["count"] == sum(len(t.ends) for t in encoded) == len(tables)
+    assert found["cross_entropy"] == pytest.approx(-tables[:, 1].log().mean().item(), abs=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_two_processes_hold_out_what_one_does(tmp_path, model_folder):
+    _, trajectories_, values = toy_world(12)
+    rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(12)]
+    write_parquet(tmp_path / "p.parquet", rows)
+    for name, part in {
+        "t": trajectories_,
+        "train": [v for v in values if int(v["id"]) < 8],
+        "dev": [v for v in values if int(v["id"]) >= 8],
+    }.items():
+        with open_journal(tmp_path / f"{name}.jsonl") as journal:
+            journal.extend(part)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+        "-m", "recipes.step_ppo.pipeline.prm", "--data", str(tmp_path / "p.parquet"),
+        "--trajectories", str(tmp_path / "t.jsonl"), "--values", str(tmp_path / "train.jsonl"),
+        "--dev-values", str(tmp_path / "dev.jsonl"), "--model", model_folder, "--output", str(tmp_path / "prm"),
+        "--max-steps", "1", "--warmup-steps", "0", "--accumulation", "1", "--dtype", "float32",
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((tmp_path / "prm" / "finished.json").read_text())["statistics"]["dev_count"] == 4 * 3 * 2
+
+
+def test_constant_values_have_no_correlation():
+    """Rounding gives most constants a variance of their own."""
+    for n, dtype in ((3, torch.float64), (7, torch.float32), (100, torch.float32)):
+        for value in (0.1, 1 / 3, 0.7):
+            sides = torch.full((n,), value, dtype=dtype), torch.full((n,), 1 / 3, dtype=dtype)
+            assert correlation(*sides) == 0.0 and correlation(sides[0], torch.rand(n, dtype=dtype)) == 0.0
 
 
 def test_value_statistics():
