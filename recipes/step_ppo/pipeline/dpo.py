@@ -13,9 +13,9 @@ from recipes.step_ppo.pipeline.records import expand, read
 from recipes.step_ppo.pipeline.training_run import (
     add_training_arguments,
     is_finished,
-    last_complete_checkpoint,
     mark_finished,
     options_of,
+    resumed_checkpoint,
     trainer_arguments,
 )
 
@@ -103,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     trainer = DPOTrainer(args.model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
-    trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output))
+    checkpoint = resumed_checkpoint(args.output, options, notes=trainer.is_world_process_zero())
+    trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(args.output)
     if trainer.is_world_process_zero():
         mark_finished(args.output, options, {"updates": trainer.state.global_step, "pairs": len(rows)})

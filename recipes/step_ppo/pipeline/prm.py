@@ -19,9 +19,9 @@ from recipes.step_ppo.pipeline.records import expand, read
 from recipes.step_ppo.pipeline.training_run import (
     add_training_arguments,
     is_finished,
-    last_complete_checkpoint,
     mark_finished,
     options_of,
+    resumed_checkpoint,
     trainer_arguments,
 )
 from recipes.step_ppo.tokens import encode_trajectory
@@ -152,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         data_collator=lambda batch: collate(batch, pad),
         compute_loss_func=prefix_loss,
     )
-    trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output))
+    checkpoint = resumed_checkpoint(args.output, options, notes=trainer.is_world_process_zero())
+    trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(args.output)
     statistics = {"train_prefixes": labels, "lost_labels": lost}
     if dev_rows:

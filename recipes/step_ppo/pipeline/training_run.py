@@ -7,6 +7,7 @@ from typing import Any
 
 from recipes.common import files
 
+STARTED = "started.json"
 FINISHED = "finished.json"
 NOT_ABOUT_THE_RESULT = ("output", "skip_corrupt", "report_to")
 
@@ -78,6 +79,29 @@ def last_complete_checkpoint(output: str) -> str | None:
     return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
 
 
+def resumed_checkpoint(output: str, options: dict, *, notes: bool) -> str | None:
+    """Find the checkpoint that a killed run of the same command goes on from.
+
+    Args:
+        options: what the weights depend on. notes: whether this process writes them down for the next run.
+
+    Raises:
+        SystemExit: the checkpoint was made with other options.
+    """
+    found, path = last_complete_checkpoint(output), Path(output) / STARTED
+    if found and path.is_file():
+        _require_same(output, json.loads(path.read_text(encoding="utf-8"))["options"], options)
+    if notes:
+        files.write_json(path, {"options": options})
+    return found
+
+
+def _require_same(output: str, written: dict, options: dict) -> None:
+    if written != json.loads(json.dumps(options)):
+        differing = sorted(name for name in written.keys() | options.keys() if written.get(name) != options.get(name))
+        raise SystemExit(f"{output} was trained with other options ({', '.join(differing)}): choose another output")
+
+
 def is_finished(output: str, options: dict) -> bool:
     """Whether an earlier run of the same command got to its end.
 
@@ -87,10 +111,7 @@ def is_finished(output: str, options: dict) -> bool:
     path = Path(output) / FINISHED
     if not path.is_file():
         return False
-    written = json.loads(path.read_text(encoding="utf-8"))["options"]
-    if written != json.loads(json.dumps(options)):
-        differing = sorted(name for name in written.keys() | options.keys() if written.get(name) != options.get(name))
-        raise SystemExit(f"{output} was trained with other options ({', '.join(differing)}): choose another output")
+    _require_same(output, json.loads(path.read_text(encoding="utf-8"))["options"], options)
     return True
 
 
