@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from recipes.common.rows import Row, read_rows
 from recipes.errors import DataError
@@ -50,11 +51,11 @@ def choice_row(
     for key in (context_key, question_key, options_key):
         if item.get(key) is None:
             raise DataError(f"item {index} of {split} has no {key!r}: found {sorted(item)}")
+    if not isinstance(item[options_key], list | tuple):
+        raise DataError(f"item {index} of {split}: {options_key!r} must be a list, found {item[options_key]!r:.80}")
     options = [str(option) for option in item[options_key]]
-    label = item.get(label_key)
-    # The ReClor test split is unlabelled; the Hub's copy writes that as an empty string or -1.
-    label = None if label in (None, "", -1) else int(label)
     try:
+        label = _position(item.get(label_key))
         options, label = ordered_options(options, label, order)
         prompt = react_prompt(str(item[context_key]), str(item[question_key]), options)
     except ValueError as error:
@@ -64,31 +65,54 @@ def choice_row(
     )
 
 
+def _position(label: Any) -> int | None:
+    # The ReClor test split is unlabelled; the Hub's copy writes that as an empty string or -1.
+    if label in (None, "", -1):
+        return None
+    try:
+        position = int(label)
+    except (TypeError, ValueError):
+        position = None
+    if position is None or (isinstance(label, float) and position != label):
+        raise ValueError(f"label {label!r} is no position, counted from 0")
+    return position
+
+
 def gsm8k_row(item: Row, index: int, split: str, order: str | None) -> Row:
     """GSM8K: the gold answer stands behind `####`."""
-    if "question" not in item or "####" not in str(item.get("answer")):
-        raise DataError(f"item {index} of {split}: expected 'question' and an 'answer' with '####'")
-    gold = str(item["answer"]).rpartition("####")[2].strip().replace(",", "")
+    _, marks, result = str(item.get("answer")).rpartition("####")
+    if not isinstance(item.get("question"), str) or not marks or not result.strip():
+        raise DataError(f"item {index} of {split}: expected a text 'question' and an 'answer' with '####' and a result")
+    gold = result.strip().replace(",", "")
     return make_row(math_prompt(item["question"]), gold, index, split, data_source="openai/gsm8k", style="lines")
 
 
 def math_row(item: Row, index: int, split: str, order: str | None) -> Row:
     """MATH: the gold answer is the content of the last `\\boxed{}` of the solution."""
     gold = last_boxed(str(item.get("solution", "")))
-    if "problem" not in item or gold is None:
-        raise DataError(f"item {index} of {split}: expected 'problem' and a 'solution' with \\boxed{{}}")
+    if not isinstance(item.get("problem"), str) or gold is None:
+        raise DataError(f"item {index} of {split}: expected a text 'problem' and a 'solution' with \\boxed{{}}")
     source = "DigitalLearningGmbH/MATH-lighteval"
     return make_row(math_prompt(item["problem"]), gold, index, split, data_source=source, style="lines")
 
 
 def last_boxed(text: str) -> str | None:
-    """Return the content of the last `\\boxed{...}` whose braces close, None without one."""
-    for match in reversed(list(re.finditer(r"\\f?boxed\s*\{", text))):
-        depth = 1
-        for position in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[position], 0)
+    r"""Return the content of the last `\boxed{...}` or `\fbox{...}` whose braces close, None without one.
+
+    `\boxed 9` without braces goes up to the next dollar sign, as in the reader of the data set's authors.
+    """
+    for match in reversed(list(re.finditer(r"\\(?:boxed|fbox)(?![A-Za-z])", text))):
+        rest = text[match.end() :]
+        inside = rest.lstrip()
+        if not inside.startswith("{"):
+            if rest.startswith(" "):
+                return rest.partition("$")[0].strip()
+            continue
+        depth = 0
+        for token in re.finditer(r"\\.|[{}]", inside, re.DOTALL):
+            depth += {"{": 1, "}": -1}.get(token[0], 0)
             if depth == 0:
-                return text[match.end() : position].strip()
+                return inside[1 : token.start()].strip()
     return None
 
 

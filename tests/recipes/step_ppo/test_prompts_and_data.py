@@ -76,7 +76,13 @@ def test_rows(name, item, gold, style):
         ("logiqa2", {**LOGIQA, "answer": 4}, "item 7 of train: label 4"),
         ("logiqa2", {k: v for k, v in LOGIQA.items() if k != "text"}, "no 'text'"),
         ("logiqa2", {**LOGIQA, "options": list("abcde")}, "1 to 4 options"),
+        ("logiqa2", {**LOGIQA, "options": "abcd"}, "must be a list"),
+        ("logiqa2", {**LOGIQA, "answer": "B"}, "item 7 of train: label 'B' is no position"),
+        ("logiqa2", {**LOGIQA, "answer": 1.5}, "is no position"),
         ("gsm8k", {"question": "q", "answer": "no marks"}, "####"),
+        ("gsm8k", {"question": "q", "answer": "####"}, "a result"),
+        ("gsm8k", {"question": None, "answer": "#### 3"}, "a text 'question'"),
+        ("math", {"problem": None, "solution": "\\boxed{1}"}, "a text 'problem'"),
         ("math", {"problem": "p", "solution": "\\boxed{open"}, "boxed"),
     ],
 )
@@ -89,6 +95,12 @@ def test_last_boxed():
     assert last_boxed("\\boxed{a{b}c} tail") == "a{b}c"
     assert last_boxed("\\boxed{1} then \\boxed{2") == "1"
     assert last_boxed("none") is None
+    # As in the reader of MATH's authors: both commands, and a box without braces up to the end of its formula.
+    assert last_boxed("so $\\fbox{3}$.") == "3" and last_boxed("\\boxed{1}, so $x = \\boxed 92$.") == "92"
+    assert (
+        last_boxed("\\boxed{\\left\\{1, 2\\right.}") == "\\left\\{1, 2\\right."
+        and last_boxed("\\boxed{\\{1\\}}") == "\\{1\\}"
+    )
 
 
 def test_command_from_json_lines(tmp_path):
