@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.chat:
         raise SystemExit("complete: chat completions cannot go on in the middle of a response; leave --chat out")
     questions = load_questions(args.data)
-    states = {r["key"]: r for r in read(expand(args.states), skip_corrupt=args.skip_corrupt)}
+    states = {r["key"]: r for r in read(expand(args.states), "id", "prefix", skip_corrupt=args.skip_corrupt)}
     if missing := next((s["id"] for s in states.values() if s["id"] not in questions), None):
         raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
     choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}

@@ -5,7 +5,7 @@ stage, as in the published trajectory files.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -189,3 +189,11 @@ def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
                 )
             questions[question.id] = question
     return questions
+
+
+def require_questions(
+    questions: Mapping[str, Question], records: Iterable[Mapping[str, Any]], data: Iterable[str | Path]
+) -> None:
+    """Raises DataError if a record belongs to a question that `data` does not hold."""
+    if missing := next((record["id"] for record in records if record["id"] not in questions), None):
+        raise DataError(f"the records name question {missing}, which {', '.join(map(str, data))} does not hold")

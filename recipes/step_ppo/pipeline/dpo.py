@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_finished(args.output, options):
         print(f"{args.output} is already trained with these options")
         return 0
-    pairs = list(read(expand(args.pairs), skip_corrupt=args.skip_corrupt))
+    pairs = list(read(expand(args.pairs), "id", "chosen", "reject", skip_corrupt=args.skip_corrupt))
     rows = preference_rows(load_questions(args.data), pairs)
     config = DPOConfig(
         **trainer_arguments(args),

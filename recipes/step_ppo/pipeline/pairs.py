@@ -41,9 +41,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     how = {"skip_corrupt": args.skip_corrupt}
-    trajectories = list(read(expand(args.trajectories), **how))
-    scores = {record["id"]: record for record in read(expand(args.scores), **how)} if args.scores else {}
-    prm_train = {record["id"] for record in read(expand(args.prm_train), **how)}
+    trajectories = list(read(expand(args.trajectories), "id", "responses", **how))
+    scores = (
+        {record["id"]: record for record in read(expand(args.scores), "id", "scores", **how)} if args.scores else {}
+    )
+    prm_train = {record["id"] for record in read(expand(args.prm_train), "id", **how)}
     options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
     counts: Counter[str] = Counter()
     with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:

@@ -105,8 +105,8 @@ def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRM
         return list(
             prm_examples(
                 questions,
-                read(expand(trajectories), **how),
-                read(expand(values), **how),
+                read(expand(trajectories), "id", "responses", **how),
+                read(expand(values), "id", "response_index", "prefix_length", "value", "num_completions", **how),
                 num_completions=args.num_completions,
                 whole_trajectories=not args.no_whole_trajectories,
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common.journal import Journal, Record, read_records
+from recipes.errors import DataError
 
 __all__ = ["Record", "expand", "open_journal", "read"]
 
@@ -21,9 +22,23 @@ def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, sk
     return Journal(path, settings, key=KEY, skip_corrupt=skip_corrupt)
 
 
-def read(paths: Iterable[str | Path], *, skip_corrupt: bool = False) -> Iterator[Record]:
-    """Records of one or more finished files, in order; see `recipes.common.journal.read_records`."""
-    return read_records(paths, key=KEY, skip_corrupt=skip_corrupt)
+def read(paths: Iterable[str | Path], *fields: str, skip_corrupt: bool = False) -> Iterator[Record]:
+    """Records of one or more finished files, in order; see `recipes.common.journal.read_records`.
+
+    Args:
+        fields: what every record has, so that the output of another stage is recognised.
+
+    Raises:
+        JournalError: damage. DataError: a record without one of `fields`.
+    """
+    paths = list(paths)
+    for record in read_records(paths, key=KEY, skip_corrupt=skip_corrupt):
+        if missing := [field for field in fields if field not in record]:
+            raise DataError(
+                f"record {record[KEY]!r} of {', '.join(map(str, paths))} has no {missing[0]!r}: is this the output of "
+                "another stage?"
+            )
+        yield record
 
 
 def expand(patterns: Iterable[str | Path]) -> list[Path]:

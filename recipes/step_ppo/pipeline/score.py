@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from recipes.common.sampling import in_parallel
 from recipes.step_ppo.labels import class_probability
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.data import Question, load_questions
+from recipes.step_ppo.pipeline.data import Question, load_questions, require_questions
 from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings
 from recipes.step_ppo.pipeline.prm_model import load_prm, step_probabilities
 from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
@@ -126,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     questions = load_questions(args.data)
-    trajectories = {record["key"]: record for record in read(expand(args.trajectories), skip_corrupt=args.skip_corrupt)}
+    found = read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt)
+    trajectories = {record["key"]: record for record in found}
+    require_questions(questions, trajectories.values(), args.data)
     tokenizer = AutoTokenizer.from_pretrained(args.prm)
     options = {name: getattr(args, name) for name in ("prm", "classes", "max_length")}
     with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:

@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampling = StateSampling(
         args.ratio, args.ratio_s, args.ratio_e, ("Action",) if args.remove_action else (), args.style
     )
-    questions = list(read(expand(args.trajectories), skip_corrupt=args.skip_corrupt))[: args.max_questions]
+    questions = list(read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt))[
+        : args.max_questions
+    ]
     options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
     counts: Counter[str] = Counter()
     progress = tqdm(total=len(questions), desc="states", unit="question")

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     questions = selected_questions(args)
     if args.trajectories:
-        records = list(read(expand(args.trajectories), skip_corrupt=args.skip_corrupt))
+        records = list(read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt))
     else:
         _ask_teacher(args, questions)
         records = list(read([args.output], skip_corrupt=args.skip_corrupt))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.errors import JournalError
+from recipes.errors import DataError, JournalError
 from recipes.step_ppo.pipeline import merge
 from recipes.step_ppo.pipeline.records import expand, open_journal, read
 
@@ -38,6 +38,13 @@ def test_merge_joins_shards_and_refuses_doubled_keys(tmp_path):
     write(tmp_path / "again.jsonl", "c")
     with pytest.raises(JournalError, match="repeats the key 'c'"):
         merge.main([str(tmp_path / "*.jsonl"), "--output", str(tmp_path / "doubled.jsonl")])
+
+
+def test_the_output_of_another_stage_is_named(tmp_path):
+    write(tmp_path / "states.jsonl", "7/0/1")
+    assert len(list(read([tmp_path / "states.jsonl"], "text"))) == 1
+    with pytest.raises(DataError, match=r"'7/0/1' of .*states\.jsonl has no 'responses'"):
+        list(read([tmp_path / "states.jsonl"], "text", "responses"))
 
 
 @pytest.mark.parametrize("name", ["collect", "states", "journal"])
