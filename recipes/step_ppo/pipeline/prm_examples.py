@@ -42,7 +42,7 @@ def prm_examples(
         whole_trajectories: whether to add that label.
 
     Raises:
-        ValueError: a value of another K, or a state that is no prefix of its trajectory.
+        ValueError: a value of another K, a state that is no prefix of its trajectory, or an unknown question.
     """
     labels: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     known: set[str] = set()
@@ -60,13 +60,16 @@ def prm_examples(
         for index, response in enumerate(trajectory["responses"]):
             text = response["text"]
             found = dict(labels.get((trajectory["id"], index), {}))
-            if found and max(found) > len(text):
+            if any(f"{text}\n"[length : length + 1] != "\n" for length in found):
                 raise ValueError(
-                    f"response {index} of question {trajectory['id']} is shorter than its states: other trajectories?"
+                    f"response {index} of question {trajectory['id']} has a state that ends at no line of it: other "
+                    "trajectories?"
                 )
             if whole_trajectories:
                 found.setdefault(len(text), trajectory_value(response["correct"], num_completions))
             if found:
+                if trajectory["id"] not in questions:
+                    raise ValueError(f"the records name question {trajectory['id']}, which the data does not hold")
                 prompt = questions[trajectory["id"]].prompt
                 key = f"{trajectory['id']}/{index}"
                 yield PRMExample(key, trajectory["id"], prompt, text, tuple(sorted(found.items())))

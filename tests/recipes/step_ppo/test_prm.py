@@ -220,6 +220,19 @@ def test_values_of_another_k_or_other_trajectories_are_refused():
         list(prm_examples(questions, trajectories_, values, num_completions=3))
 
 
+def test_states_that_end_inside_a_line_are_those_of_other_trajectories():
+    questions, trajectories_, values = toy_world(2)
+    values[0]["prefix_length"] -= 1
+    with pytest.raises(ValueError, match="ends at no line"):
+        list(prm_examples(questions, trajectories_, values, num_completions=3))
+
+
+def test_questions_that_the_data_does_not_hold_are_named():
+    questions, trajectories_, values = toy_world(2)
+    with pytest.raises(ValueError, match="question 1, which the data does not hold"):
+        list(prm_examples({"0": questions["0"]}, trajectories_, values, num_completions=3))
+
+
 def test_replay_takes_a_share():
     examples = [PRMExample(str(i), str(i), "", "", ()) for i in range(50)]
     assert len(replayed(examples, 0.1, 0)) == 5
