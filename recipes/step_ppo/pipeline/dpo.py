@@ -56,8 +56,10 @@ def preference_rows(questions: dict[str, Question], pairs: Sequence[dict]) -> li
     """Rows of TRL's format, a new dict each: the prompt as plain text, responses continuing it with a space.
 
     Raises:
-        ValueError: a pair whose question is unknown.
+        ValueError: no pair, or one whose question is unknown.
     """
+    if not pairs:
+        raise ValueError("the pair files hold no pair, so there is nothing to train on")
     if missing := next((pair["id"] for pair in pairs if pair["id"] not in questions), None):
         raise ValueError(f"the pairs name question {missing}, which the data does not hold")
     return [

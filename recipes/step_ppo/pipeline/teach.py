@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    if not args.trajectories and not args.model:
+        raise SystemExit("teach: name the teacher with --model, or give --trajectories")
     questions = selected_questions(args)
     if args.trajectories:
         records = list(read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt))

@@ -66,6 +66,8 @@ def test_rows_are_distinct_and_complete():
     assert rows[1]["chosen"] == " c1" and pairs[0]["chosen"] == "c0" and len({id(row) for row in rows}) == 3
     with pytest.raises(ValueError, match="question 7"):
         preference_rows(questions, [{"id": "7", "chosen": "c", "reject": "r"}])
+    with pytest.raises(ValueError, match="no pair"):
+        preference_rows(questions, [])
 
 
 @pytest.mark.long

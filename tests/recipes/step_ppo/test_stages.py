@@ -129,6 +129,12 @@ def test_teach_gives_zero_shot_sft_data(data, tmp_path):
     assert all(REACT_EXAMPLE not in row["prompt"] and row["prompt"].endswith("Thought 1:") for row in rows)
 
 
+def test_a_teacher_must_be_named(data, tmp_path):
+    with pytest.raises(SystemExit, match="name the teacher with --model"):
+        teach.main(["--data", data, "--output", str(tmp_path / "t.jsonl"), "--sft-output", str(tmp_path / "s.parquet")])
+    assert not (tmp_path / "t.jsonl").exists()
+
+
 def test_complete_counts_hits(data, sampled_states, tokenizer_folder, tmp_path, capsys):
     out = tmp_path / "v.jsonl"
     with serving() as (url, faults):
