@@ -72,14 +72,22 @@ STAGES = ("collect", "states", "complete", "prm", "score", "pairs")
 
 def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> None:
     """Choose the questions of the PRM by position: the first `dev_questions` are held out, the next `prm_questions`
-    train it."""
+    train it.
+
+    A question stays where it was put. Those that `collect` skipped and filled in later come first by position, and
+    would move others from one part into the other.
+    """
     records = list(read([folder / "trajectories.jsonl"]))
     # Sampling finishes in any order; the choice must not depend on it.
     records.sort(key=lambda record: (len(record["id"]), record["id"]))
-    parts = {"dev_trajectories": records[:dev_questions], "prm_trajectories": records[dev_questions:][:prm_questions]}
-    for name, part in parts.items():
-        with open_journal(folder / f"{name}.jsonl", {"questions": [dev_questions, prm_questions]}) as journal:
-            journal.extend(record for record in part if record["key"] not in journal)
+    settings = {"questions": [dev_questions, prm_questions]}
+    with (
+        open_journal(folder / "dev_trajectories.jsonl", settings) as held_out,
+        open_journal(folder / "prm_trajectories.jsonl", settings) as training,
+    ):
+        for journal, count in ((held_out, dev_questions), (training, prm_questions)):
+            free = [record for record in records if record["key"] not in held_out and record["key"] not in training]
+            journal.extend(free[: max(0, count - len(journal))])
 
 
 def _parser() -> argparse.ArgumentParser:

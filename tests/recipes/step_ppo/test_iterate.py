@@ -41,6 +41,28 @@ def test_the_split_ignores_the_order_of_sampling(tmp_path):
         assert keys(folder / "prm_trajectories.jsonl") == ["1", "2", "3"]
 
 
+def test_questions_filled_in_later_move_no_other(tmp_path):
+    """`collect` may leave questions out within its budget; the next run of the command fills them in."""
+    with open_journal(tmp_path / "trajectories.jsonl") as journal:
+        journal.extend({"key": str(i), "id": str(i), "responses": []} for i in (1, 2, 3, 4, 6))
+    iterate.split_questions(tmp_path, 2, 3)
+    with open_journal(tmp_path / "trajectories.jsonl") as journal:
+        journal.extend({"key": str(i), "id": str(i), "responses": []} for i in (0, 5))
+    iterate.split_questions(tmp_path, 2, 3)
+    assert keys(tmp_path / "dev_trajectories.jsonl") == ["1", "2"]
+    assert keys(tmp_path / "prm_trajectories.jsonl") == ["3", "4", "6"]
+
+
+def test_a_part_that_was_cut_short_is_filled_up(tmp_path):
+    with open_journal(tmp_path / "trajectories.jsonl") as journal:
+        journal.extend({"key": str(i), "id": str(i), "responses": []} for i in range(6))
+    with open_journal(tmp_path / "dev_trajectories.jsonl", {"questions": [2, 3]}) as journal:
+        journal.append({"key": "0", "id": "0", "responses": []})
+    iterate.split_questions(tmp_path, 2, 3)
+    assert keys(tmp_path / "dev_trajectories.jsonl") == ["0", "1"]
+    assert keys(tmp_path / "prm_trajectories.jsonl") == ["2", "3", "4"]
+
+
 def test_dry_run_names_every_stage(capsys):
     command = ["--data", "d.parquet", "--output", "r1", "--previous", "r0", "--model", "m", "--prm-model", "p"]
     iterate.main([*command, "--dry-run", "--pairs-options", "--margin 0.8"])
