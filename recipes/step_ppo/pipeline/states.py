@@ -3,6 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -15,8 +16,8 @@ def shard_path(output: str, shard: int, num_shards: int) -> str:
     """`states.jsonl` becomes `states.3-of-20.jsonl`; a single shard keeps the name."""
     if num_shards == 1:
         return output
-    stem, dot, suffix = output.rpartition(".")
-    return f"{stem}.{shard}-of-{num_shards}.{suffix}" if dot else f"{output}.{shard}-of-{num_shards}"
+    path = Path(output)
+    return str(path.with_name(f"{path.stem}.{shard}-of-{num_shards}{path.suffix}"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -145,3 +145,16 @@ def test_records_name_their_state():
         ("q", 0, 1, "Observation"),
     ]
     assert all(r["prefix"] + r["rest"] == RESPONSE for r in found)
+
+
+@pytest.mark.parametrize(
+    ("output", "first"),
+    [
+        ("states.jsonl", "states.0-of-2.jsonl"),
+        ("round.0/states.jsonl", "round.0/states.0-of-2.jsonl"),
+        ("round.0/states", "round.0/states.0-of-2"),
+        ("../states", "../states.0-of-2"),
+    ],
+)
+def test_a_shard_lies_in_the_folder_that_was_named(output, first):
+    assert states.shard_path(output, 0, 2) == first and states.shard_path(output, 0, 1) == output
