@@ -18,7 +18,7 @@ from recipes.evaluation.learning_curves import read_curves
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import expand, read
-from recipes.step_ppo.steps import segment_response
+from recipes.step_ppo.steps import StepStyle, segment_response
 
 ACCURACY_ENDING = "/acc/mean@1"
 
@@ -40,11 +40,7 @@ def states_beside_scores(
             trajectories.
     """
     texts = {record["id"]: [response["text"] for response in record["responses"]] for record in trajectories}
-    tables = {
-        (record["id"], scored["response_index"]): scored["probabilities"]
-        for record in scores
-        for scored in record["scores"]
-    }
+    tables = {(record["id"], scored["response_index"]): scored for record in scores for scored in record["scores"]}
     expected, observed, left_out = [], [], 0
     for record in values:
         if record["value"] is None:
@@ -55,11 +51,12 @@ def states_beside_scores(
                 f"state {record['key']} ends at no line of a scored response: do all files belong together?"
             )
         # The space that joins prompt and response counts in a response's own positions.
-        ends = [step.end - 1 for step in segment_response(f" {texts[where[0]][where[1]]}")]
+        style: StepStyle = "lines" if "Line" in tables[where]["kinds"] else "react"
+        ends = [step.end - 1 for step in segment_response(f" {texts[where[0]][where[1]]}", style)]
         if record["prefix_length"] not in ends:
             left_out += 1
             continue
-        row = tables[where][ends.index(record["prefix_length"])]
+        row = tables[where]["probabilities"][ends.index(record["prefix_length"])]
         expected.append(expected_value(torch.tensor(row, dtype=torch.float64)).item())
         observed.append(record["value"] / record["num_completions"])
     return torch.tensor(expected, dtype=torch.float64), torch.tensor(observed, dtype=torch.float64), left_out
@@ -104,6 +101,22 @@ def accuracy_curve(metrics: Path) -> dict[int, float]:
     if not points:
         raise ValueError(f"{metrics} holds no validation accuracy ({ACCURACY_ENDING})")
     return {step: sum(values) / len(values) for step, values in sorted(points.items())}
+
+
+def measured_accuracy(text: str) -> tuple[str, float]:
+    """Read NAME=SHARE.
+
+    Raises:
+        ValueError: no such pair, or no share in [0, 1], as when it is given in percent.
+    """
+    name, _, share = text.partition("=")
+    try:
+        found = float(share)
+    except ValueError:
+        found = float("nan")
+    if not name or not 0 <= found <= 1:
+        raise ValueError(f"--accuracy {text}: expected NAME=SHARE with a share in [0, 1]")
+    return name, found
 
 
 def interval(accuracy: float, held_out: int) -> Interval:
@@ -168,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     prm = agreement(expected, observed) | {"left_out": left_out}
     pairs = Counter(record["kind"] for record in of_round("pairs.jsonl"))
-    accuracies = {name: float(share) for name, _, share in (item.partition("=") for item in args.accuracy)}
+    accuracies = dict(measured_accuracy(item) for item in args.accuracy)
     curves = {name: accuracy_curve(Path(path)) for name, _, path in (item.partition("=") for item in args.run)}
     if args.start and curves:
         accuracies[args.start] = next(iter(next(iter(curves.values())).values()))

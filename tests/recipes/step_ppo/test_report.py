@@ -24,7 +24,8 @@ def files(values: dict[str, int], completions: int, text: str = TEXT):
     ]
     # Steps of the response: first thought, action, observation, finish.
     tables = [[1, 0, 0, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5], [0, 0, 0, 1]]
-    scores = {"id": "7", "scores": [{"response_index": 1, "probabilities": tables}]}
+    kinds = ["Thought", "Action", "Observation", "Action"]
+    scores = {"id": "7", "scores": [{"response_index": 1, "kinds": kinds, "probabilities": tables}]}
     return [trajectory], [scores], found
 
 
@@ -49,6 +50,26 @@ def test_a_state_whose_step_goes_on_after_its_line_is_left_out_and_counted():
     trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16, text=longer)
     expected, observed, left_out = report.states_beside_scores(trajectories, scores, values)
     assert observed.tolist() == [0.75] and expected.tolist() == pytest.approx([2 / 3]) and left_out == 1
+
+
+def test_in_maths_every_line_is_a_state_of_its_own():
+    text = "First, 2 + 3 = 5.\n\nThen 5 * 2 = 10.\nSo \\boxed{10}."
+    trajectory = {"key": "7", "id": "7", "responses": [{"text": text, "correct": True}]}
+    states = state_records(trajectory, StateSampling(ratio=1.0, ratio_s=0.0, style="lines"), 0)
+    values = [
+        {**s, "value": 1 + 2 * s["step"], "num_completions": 4, "prefix_length": len(s["prefix"])} for s in states
+    ]
+    tables = [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    scores = {"id": "7", "scores": [{"response_index": 0, "kinds": ["Line"] * 3, "probabilities": tables}]}
+    expected, observed, left_out = report.states_beside_scores([trajectory], [scores], values)
+    assert expected.tolist() == pytest.approx([0, 2 / 3]) and observed.tolist() == [0.25, 0.75] and left_out == 0
+
+
+@pytest.mark.parametrize("text", ["SFT=50", "SFT=-0.1", "SFT=nan", "SFT", "=0.5", "SFT=half"])
+def test_a_measured_accuracy_is_a_share(text):
+    assert report.measured_accuracy("SFT=0.5") == ("SFT", 0.5)
+    with pytest.raises(ValueError, match=r"expected NAME=SHARE with a share in \[0, 1\]"):
+        report.measured_accuracy(text)
 
 
 def test_agreement():
