@@ -26,6 +26,7 @@ from recipes.pasodoble.voting import judge_by_majority
 from reward_fns.result import FailureBudget, Result, Score, from_verl
 
 MIN_UNGRADED = 16
+RECENT_RESULTS = 256
 
 
 @dataclass
@@ -65,6 +66,7 @@ class Play(Side, PPOTrainerSync):
     _learn_metrics: dict[str, list[float]]
     _rounds: list[ScoredRound]
     _solver_rewards: list[float]
+    _recent_results: list[Result]
 
     def play_rounds(self, timing_raw: dict) -> tuple[KVBatchMeta, Answers, list[Round], list[ScoredRound]]:
         """Generate ``rounds_per_step`` rounds and score them in index order."""
@@ -157,7 +159,9 @@ class Play(Side, PPOTrainerSync):
         labels: dict[str, str] = {}
         if by_majority:
             results, labels = self._vote(batch, results)
-        FailureBudget(self.settings.max_ungraded_share, MIN_UNGRADED).require(results.values())
+        self._recent_results = require_graded(
+            self._recent_results, list(results.values()), self.settings.max_ungraded_share
+        )
         self._solver_rewards += [result.value for result in results.values() if isinstance(result, Score)]
         rewards: dict[str, list[float]] = {}
         for key, result in results.items():
@@ -191,3 +195,16 @@ class Play(Side, PPOTrainerSync):
         """Clear the queue of what a finished part of the step made."""
         data_plane.clear(TRAIN, self._step_keys)
         self._step_keys = []
+
+
+def require_graded(earlier: Sequence[Result], results: Sequence[Result], max_ungraded_share: float) -> list[Result]:
+    """Return the results that the next check looks back on: these, and earlier ones up to 256 in all.
+
+    A step may ask for a dozen answers only, too few to tell an accident from a grader that is down.
+
+    Raises:
+        BudgetSpent: of all these, at least 16 and more than `max_ungraded_share` could not be graded.
+    """
+    recent = [*earlier, *results][-max(RECENT_RESULTS, len(results)) :]
+    FailureBudget(max_ungraded_share, MIN_UNGRADED).require(recent)
+    return recent

@@ -22,6 +22,7 @@ from recipes.pasodoble.round_metrics import problems, round_metrics
 from recipes.pasodoble.rounds import OfflineIteration, ScoredRound, pass_rate, within_band
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
+from reward_fns.result import Result
 
 
 class PasoDobleTrainer(Play):
@@ -42,6 +43,7 @@ class PasoDobleTrainer(Play):
         self._learn_metrics: dict[str, list[float]] = {}
         self._rounds: list[ScoredRound] = []
         self._solver_rewards: list[float] = []
+        self._recent_results: list[Result] = []
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
