@@ -96,19 +96,24 @@ def _open_dataset(path: str, split: str) -> Any:
         if len(kinds) != 1:
             found = f"both {sorted(kinds)} files" if kinds else "neither"
             raise FileNotFoundError(f"the folder {path} must hold parquet files or json/jsonl files, it holds {found}")
-        return load_dataset(kinds.pop(), data_files=files, split="train")
+        return _read_files(path, kinds.pop(), files)
     if place.suffix in _LOADERS:
         if not place.is_file():
             raise FileNotFoundError(f"the knowledge file {path} does not exist")
-        try:
-            return load_dataset(_LOADERS[place.suffix], data_files=str(place), split="train")
-        except Exception as error:
-            raise ValueError(
-                f"the knowledge file {path} cannot be read as {_LOADERS[place.suffix]}: {error}"
-            ) from error
+        return _read_files(path, _LOADERS[place.suffix], [str(place)])
     if place.is_absolute() or path.startswith((".", "~")):
         raise FileNotFoundError(f"{path} is neither a folder nor a file ending in {', '.join(_LOADERS)}")
     return load_dataset(path, split=split)
+
+
+def _read_files(path: str, kind: str, files: list[str]) -> Any:
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(kind, data_files=files, split="train")
+    except Exception as error:
+        # The library raises its own kinds, and what it names is a file of its cache.
+        raise ValueError(f"the knowledge in {path} cannot be read as {kind}: {error}") from error
 
 
 def check_knowledge(settings: KnowledgeSettings, tokenizer: Any) -> None:

@@ -82,6 +82,12 @@ def test_missing_and_broken_files_are_refused(tmp_path):
         load_documents(str(tmp_path / "empty"))
 
 
+def test_a_broken_file_in_a_folder_is_refused(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(ValueError, match="the knowledge in .* cannot be read as parquet"):
+        load_documents(str(tmp_path))
+
+
 def test_only_long_documents_are_refused(tmp_path):
     path = write(tmp_path / "k.jsonl", ROWS[:2])
     with pytest.raises(ValueError, match=r"all 2 documents are longer than 2 tokens \(the shortest has 3\)"):
