@@ -103,7 +103,7 @@ class _Evaluator:
             return self._power(*values)
         if kind == "root":
             index = values[1]
-            if not isinstance(index, Fraction) or index.denominator != 1 or not 1 <= index <= 1000:
+            if not isinstance(index, Fraction) or index == 0:
                 raise Undefined
             return self._power(values[0], 1 / index)
         if kind == "factorial":
@@ -138,7 +138,7 @@ class _Evaluator:
     def _exact_power(self, base: Fraction, exponent: Fraction) -> Value:
         power, index = exponent.numerator, exponent.denominator
         bits = max(base.numerator.bit_length(), base.denominator.bit_length(), 1)
-        if base not in (0, 1, -1) and (bits - 1) * abs(power) > MAX_BITS:
+        if base not in (0, 1, -1) and (bits - 1) * abs(exponent) > MAX_BITS:
             raise TooLarge
         if index == 1:
             return base**power
@@ -151,7 +151,8 @@ class _Evaluator:
         top, bottom = _integer_root(abs(base.numerator), index), _integer_root(base.denominator, index)
         if top is not None and bottom is not None:
             return (sign * Fraction(top, bottom)) ** power
-        return (sign * mpmath.root(as_float(abs(base)), index)) ** power
+        # not the power of a root: where an exponent is a product of variables, its numerator is far larger than itself
+        return sign ** (power % 2) * mpmath.power(as_float(abs(base)), as_float(exponent))
 
     def _factorial(self, value: Value) -> Value:
         if isinstance(value, Fraction) and value.denominator == 1:

@@ -74,6 +74,22 @@ def test_what_is_too_large_is_said_to_be():
             constant(tree(text))
 
 
+@pytest.mark.parametrize(
+    ("gold", "pred", "wrong"),
+    [
+        ("2^{n(n-1)/2}", r"2^{\frac{n^2-n}{2}}", "2^{n(n+1)/2}"),
+        ("2^{mn}-1", "-1+2^{nm}", "2^{m+n}-1"),
+        ("x^{a+b}", "x^ax^b", "x^a+x^b"),
+        (r"\sqrt[n]{x}", r"x^{\frac{1}{n}}", r"x^{-\frac{1}{n}}"),
+        (r"a^{\frac{n}{m}}", r"\sqrt[m]{a^n}", r"\sqrt[n]{a^m}"),
+    ],
+)
+def test_exponents_with_several_variables_can_be_compared(gold, pred, wrong):
+    """At a rational point such an exponent is a fraction of large integers and no large number."""
+    assert same_value(tree(gold), tree(pred))
+    assert not same_value(tree(gold), tree(wrong))
+
+
 def test_multiples_of_an_equation_and_nothing_else():
     assert ratio_of(tree("x^2-4"), tree("8-2x^2")) == -1
     assert ratio_of(tree("x^2-4"), tree("(x-2)(x+2)(x^2+1)")) == 0
