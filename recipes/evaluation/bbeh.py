@@ -32,7 +32,8 @@ def read_answer(response: str) -> tuple[str, str]:
     answer = found[-1].strip().removesuffix(".")
     if len(answer) > 1 and answer.startswith("$") and answer.endswith("$"):
         answer = answer[1:-1]
-    while wrapped := _WRAPPED.fullmatch(answer):
+    # without the closing brace at the end the expression would try every opening one, up to the square of the length
+    while answer.endswith("}") and (wrapped := _WRAPPED.fullmatch(answer)):
         answer = wrapped[1]
     return _plain(answer), "" if len(found) > 1 else "no_phrase"
 
@@ -65,7 +66,7 @@ def _number(text: str) -> float | None:
 
 def score(response: str, gold: Any) -> Score | Skip:
     """1.0 for the gold answer, else 0.0; a Skip where there is no gold answer."""
-    if not str(gold or "").strip():
+    if gold is None or not str(gold).strip():
         return Skip("empty_gold")
     answer, reason = read_answer(response)
     if same(answer, str(gold)):
@@ -104,10 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m recipes.evaluation.bbeh", description=__doc__.splitlines()[0])
     parser.add_argument("summary", type=Path)
+    path = parser.parse_args(arguments).summary
     try:
-        found = regroup(json.loads(parser.parse_args(arguments).summary.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError) as error:
+        found = regroup(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
         print(f"bbeh: {error}", file=sys.stderr)
+        return 2
+    except (KeyError, TypeError, AttributeError) as error:
+        print(f"bbeh: {path} is no summary.json of an evaluation: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     print("| model | all problems | harmonic mean over tasks | tasks |\n|---|---|---|---|")
     for model, (micro, harmonic, tasks) in found.items():

@@ -1,6 +1,7 @@
 """BIG-Bench Extra Hard: what counts as the answer, what equals the gold answer, and the mean over tasks."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,17 @@ def test_these_are_wrong(response, gold, reason):
 
 def test_a_problem_without_a_gold_answer_is_skipped():
     assert bbeh.score("The answer is: ", "").reason == "empty_gold"
+    assert bbeh.score("The answer is: None", None).reason == "empty_gold"
+
+
+def test_zero_is_a_gold_answer():
+    assert bbeh.score("The answer is: 0", 0).acc == 1.0
+
+
+def test_a_response_that_opens_wrappers_for_ever_takes_no_square_of_its_length():
+    started = time.process_time()
+    assert bbeh.score("The answer is: " + r"\text{" * 20_000, "yes").acc == 0.0
+    assert time.process_time() - started < 5
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="${}\\*"), min_size=1, max_size=12))
@@ -88,3 +100,11 @@ def test_the_command_prints_both_means(tmp_path, capsys):
     path.write_text(json.dumps({"models": {"mine": {}}}))
     assert bbeh.main([str(path)]) == 2
     assert "no result on bbeh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '{"models": []}', '{"models": {"m": {"bbeh": {}}}}'])
+def test_a_file_that_is_no_summary_is_named(tmp_path, capsys, content):
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    assert bbeh.main([str(path)]) == 2
+    assert f"{path} is no summary.json" in capsys.readouterr().err
