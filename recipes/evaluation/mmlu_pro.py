@@ -142,10 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m recipes.evaluation.mmlu_pro", description=__doc__.splitlines()[0])
     parser.add_argument("summary", type=Path)
+    path = parser.parse_args(arguments).summary
     try:
-        found = regroup(json.loads(parser.parse_args(arguments).summary.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError) as error:
+        found = regroup(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
         print(f"mmlu_pro: {error}", file=sys.stderr)
+        return 2
+    except (KeyError, TypeError, AttributeError) as error:
+        what = "neither a summary.json of an evaluation nor {subject: accuracy}"
+        print(f"mmlu_pro: {path} is {what}: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     names = [*GROUPS, "Avg"]
     print("| model | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))

@@ -73,6 +73,10 @@ def test_mmlu_pro_regroups_an_existing_summary(tmp_path, capsys):
     assert "| m | 50.00 | 77.79 | 50.00 | 50.00 | 54.58 |" in capsys.readouterr().out
     path.write_text('{"models": {}}')
     assert mmlu_pro.main([str(path)]) == 2
+    for content in ("5", "[]", '{"models": []}', '{"models": {"m": null}}'):
+        path.write_text(content)
+        assert mmlu_pro.main([str(path)]) == 2
+        assert f"{path} is neither a summary.json" in capsys.readouterr().err
 
 
 def test_the_official_guess_is_one_and_the_same_for_equal_options():
