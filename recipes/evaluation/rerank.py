@@ -31,8 +31,15 @@ def rerank(
         n: numbers of responses to choose from.
 
     Raises:
-        ValueError: a graded response without step scores, a problem with fewer than n responses, or unequal labels.
+        ValueError: a graded response without step scores, steps that are no probabilities, a problem with fewer than n
+            responses, or unequal labels.
     """
+    for row in steps:
+        if not isinstance(row["steps"], list) or not all(_is_probability(value) for value in row["steps"]):
+            raise ValueError(
+                f"response {row['sample']} to problem {row['problem']}: expected the steps' probabilities, found "
+                f"{str(row['steps'])[:80]}"
+            )
     scored = {(str(row["problem"]), int(row["sample"])): response_score(row["steps"], aggregation) for row in steps}
     problems: dict[str, list[tuple[float, bool]]] = {}
     for row in samples:
@@ -64,6 +71,24 @@ def rerank(
     return result
 
 
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
+
+
+def _read(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a file; each must be an object with these fields, of which `sample` is a whole number."""
+    rows = []
+    # responses may hold other characters that end a line for splitlines, such as U+2028
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if not line.strip():
+            continue
+        row = json.loads(line)
+        if not isinstance(row, dict) or not set(fields) <= row.keys() or not isinstance(row["sample"], int):
+            raise ValueError(f"{path}, line {number}: expected an object with {', '.join(fields)}")
+        rows.append(row)
+    return rows
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m recipes.evaluation.rerank", description=__doc__.splitlines()[0])
@@ -73,12 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--aggregation", choices=get_args(Aggregation), default="product")
     options = parser.parse_args(arguments)
     try:
-        rows = [
-            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-            for path in (options.samples, options.steps)
-        ]
-        print(json.dumps(rerank(*rows, options.n, options.aggregation), indent=2))
-    except (OSError, ValueError, KeyError) as error:
+        samples = _read(options.samples, ("problem", "sample", "status", "right"))
+        steps = _read(options.steps, ("problem", "sample", "steps"))
+        print(json.dumps(rerank(samples, steps, options.n, options.aggregation), indent=2))
+    except (OSError, ValueError) as error:
         print(f"rerank: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recipes.common import files
 from recipes.evaluation import handoff, legibility, mmlu_pro, process_reward, rerank
 from recipes.evaluation.denominators import denominator
 from recipes.evaluation.handoff import Part
@@ -248,6 +249,33 @@ def test_reranking_joins_grades_and_step_scores(tmp_path, capsys):
     assert found["steps"]["accuracy"] == pytest.approx(11 / 12)
     assert rerank.main([*paths, "--n", "4"]) == 2
     assert "best-of-4 needs at least 4" in capsys.readouterr().err
+
+
+def test_reranking_reads_the_samples_that_an_evaluation_writes(tmp_path, capsys):
+    """A response may hold any character, line separators of Unicode among them."""
+    row = {"problem": "a", "sample": 0, "status": "score", "right": True, "response": "one\u2028two\x85three"}
+    files.write_json_lines(tmp_path / "samples.jsonl", [row])
+    files.write_json_lines(tmp_path / "steps.jsonl", [{"problem": "a", "sample": 0, "steps": [0.5]}])
+    assert rerank.main([str(tmp_path / "samples.jsonl"), str(tmp_path / "steps.jsonl")]) == 0
+    assert json.loads(capsys.readouterr().out)["best-of-1"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 1: expected an object with problem, sample, steps"),
+        ('{"problem": "a", "sample": null, "steps": []}', "line 1: expected"),
+        ('{"problem": "a", "sample": 0, "steps": null}', "expected the steps' probabilities, found None"),
+        ('{"problem": "a", "sample": 0, "steps": [NaN]}', "expected the steps' probabilities, found [nan]"),
+        ('{"problem": "a", "sample": 0, "steps": [2.5]}', "expected the steps' probabilities, found [2.5]"),
+        ('{"problem": "a", "sample": 0, "steps": ["good"]}', "expected the steps' probabilities"),
+    ],
+)
+def test_reranking_refuses_steps_that_are_no_probabilities(tmp_path, capsys, line, message):
+    (tmp_path / "samples.jsonl").write_text('{"problem": "a", "sample": 0, "status": "score", "right": true}')
+    (tmp_path / "steps.jsonl").write_text(line)
+    assert rerank.main([str(tmp_path / "samples.jsonl"), str(tmp_path / "steps.jsonl")]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_step_accuracy_and_calibration_by_hand():
