@@ -53,7 +53,7 @@ def load_cases(*families: str, folder: Path = CASES) -> list[Case]:
 
 def _read(paths: list[Path]) -> Iterator[Case]:
     for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8").split("\n"):
             if line.strip():
                 yield Case(**json.loads(line))
 

@@ -37,7 +37,7 @@ def read_rows(path: Path, key: str) -> Iterator[Any]:
         key: dotted path to the gold answer in a row, for example `reward_model.ground_truth`.
 
     Raises:
-        ResultError: another kind of file, or rows without the key.
+        ResultError: another kind of file, no list of rows, or rows without the key.
     """
     if path.suffix == ".parquet":
         import pyarrow.parquet
@@ -46,9 +46,12 @@ def read_rows(path: Path, key: str) -> Iterator[Any]:
             row for batch in pyarrow.parquet.ParquetFile(path).iter_batches() for row in batch.to_pylist()
         )
     elif path.suffix in (".jsonl", ".ndjson"):
-        rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        # texts may hold other characters that end a line for splitlines, such as U+2028
+        rows = (json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip())
     elif path.suffix == ".json":
         rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            raise ResultError(f"{path}: expected a list of rows, found {type(rows).__name__}")
     else:
         raise ResultError(f"{path}: expected a .parquet, .jsonl or .json file")
     for number, row in enumerate(rows):
@@ -90,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--max-listed", type=int, default=50, help="offenders printed per file")
     options = parser.parse_args(arguments)
+    if options.workers < 1 or not options.time_limit > 0:
+        parser.error("--workers and --time-limit must be positive")
     found = 0
     with Pool(options.workers) as pool:
         for path in options.path:

@@ -76,7 +76,8 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         ResultError: a line that is no JSON object with `gold`, `response` and `expected`.
     """
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    # responses may hold other characters that end a line for splitlines, such as U+2028
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -12,6 +12,7 @@ import pytest
 
 from reward_fns.check_dataset import check, main
 from reward_fns.pool import Pool
+from reward_fns.score_cases import read_table
 
 ROOT = Path(__file__).parents[2]
 SOUND = [
@@ -68,6 +69,32 @@ def test_what_cannot_be_read_is_said(tmp_path, capsys, content):
         path.write_bytes(content)
     assert main([str(path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_texts_may_hold_any_character(tmp_path, capsys):
+    """JSON allows the line separators of Unicode in a string; they do not end its line."""
+    path = tmp_path / "e.jsonl"
+    path.write_text('{"answer": "42", "question": "one\u2028two\x85three"}\n', encoding="utf-8")
+    assert main([str(path), "--key", "answer"]) == 0
+    row = {"gold": "42", "response": "one\u2028two \\boxed{42}", "expected": 1.0}
+    path.write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+    assert read_table(path) == [row]
+
+
+@pytest.mark.parametrize("content", ["5", "null", '{"answer": "42"}'])
+def test_json_that_is_no_list_is_refused(tmp_path, capsys, content):
+    path = tmp_path / "f.json"
+    path.write_text(content)
+    assert main([str(path)]) == 2
+    assert "expected a list of rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [["--workers", "0"], ["--time-limit", "0"], ["--time-limit", "nan"]])
+def test_limits_that_are_none_are_refused(tmp_path, capsys, limit):
+    write(tmp_path / "a.parquet", SOUND)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "a.parquet"), *limit])
+    assert "must be positive" in capsys.readouterr().err
 
 
 def test_alternatives_are_checked_each():
