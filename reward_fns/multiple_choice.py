@@ -17,6 +17,7 @@ Style = Literal["strict", "finish", "mmlu_pro"]
 _FINISH = re.compile(r"Finish\s*\[([^\]\n]{0,200})\]")
 _ANSWER_IS = re.compile(r"(?i:\banswer)\s*(?:(?i:is)\s*:?|:)\s*(?=(?P<rest>[^\n]{0,200}))")
 _OPTION = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
+_DENIAL = re.compile(r"\W*(?:[A-Za-z]{2,}\s+)?(?:not|neither|never)\b", re.IGNORECASE)
 _MMLU_ANSWER_IS = re.compile(r"answer is \(?([A-J])\)?")
 _MMLU_ANSWER = re.compile(r"[aA]nswer:\s*([A-J])")
 _MMLU_LAST = re.compile(r"\b[A-J]\b")
@@ -86,7 +87,8 @@ def _only_letter(text: str, letters: str) -> tuple[str, str]:
     options = [letter for letter in named if letter in letters]
     # "A" as the article of a sentence and "I" are words: a bare lower-case text after them is prose, not a choice.
     prose = re.match(r"\s*(?:A|I)\s+[a-z]", text)
-    if prose and len(options) == 1:
+    # an option that is ruled out is not chosen: "not B", "certainly not (B)"
+    if (prose or _DENIAL.match(text)) and len(options) == 1:
         return "", "missing"
     if len(options) == 1:
         return options[0], ""
