@@ -90,6 +90,11 @@ def test_exponents_with_several_variables_can_be_compared(gold, pred, wrong):
     assert not same_value(tree(gold), tree(wrong))
 
 
+@pytest.mark.parametrize("name", ["binom", "dbinom", "tbinom"])
+def test_a_binomial_has_a_value_in_every_size(name):
+    assert constant(tree(rf"\{name}{{10}}{{3}}"))[0] == 120
+
+
 def test_multiples_of_an_equation_and_nothing_else():
     assert ratio_of(tree("x^2-4"), tree("8-2x^2")) == -1
     assert ratio_of(tree("x^2-4"), tree("(x-2)(x+2)(x^2+1)")) == 0
