@@ -32,6 +32,16 @@ def test_the_noise_is_the_documented_hash():
         np.testing.assert_allclose(found.numpy(), -np.log(-np.log1p(-uniform)), rtol=2e-5, atol=2e-5)
 
 
+def test_the_largest_word_is_noise_too_and_never_hides_the_one_token_that_is_allowed():
+    key, position, token, vocab_size = noise_key(17, 5, "r"), 287, 58129, 60_000
+    assert hashed(key, position, token) >= (1 << 31) - 64, "rounds up to 2**31 in single precision"
+    keys, positions = torch.tensor([signed64(key)]), torch.tensor([position])
+    assert -3.1 < float(gumbel(keys, positions, vocab_size)[0, token]) < -2.8
+    logits = torch.full((1, vocab_size), float("-inf"))
+    logits[0, token] = 3.0
+    assert draw(logits, keys, positions).tolist() == [token]
+
+
 def test_it_depends_on_request_position_and_nothing_else():
     keys, positions = keys_of(5), torch.arange(5)
     together = gumbel(keys, positions, 64)

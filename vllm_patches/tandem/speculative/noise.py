@@ -17,6 +17,8 @@ from vllm_patches.tandem.schedule import GOLDEN_GAMMA, mix64
 
 _NOISE_DOMAIN = 0x6A09E667F3BCC909
 _SEEDED_DOMAIN = 0xBB67AE8584CAA73B
+# The largest words round up to 2**31 in single precision; a uniform of 1 would be noise of minus infinity.
+_BELOW_ONE = 1 - 2.0**-24
 
 
 def noise_key(stream: int, sampling_seed: int | None, request_id: str) -> int:
@@ -62,7 +64,7 @@ def gumbel(keys: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torc
     x *= 0x21F0AAAD
     x ^= (x >> 16) & 0xFFFF
     # Small exponentials win, and 31 bits beside zero are exact in single precision.
-    uniform = (x & 0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31)
+    uniform = (x & 0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_ONE)
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
