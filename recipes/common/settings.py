@@ -61,6 +61,18 @@ def read(cls: type[T], block: Any, name: str) -> T:
         raise ConfigError(f"{name} holds a value that no config can: {error}") from error
 
 
+def check_value(kind: Any, value: Any, name: str) -> None:
+    """Refuse a single value that is not of this kind, an annotation as the fields of a block have.
+
+    Raises:
+        ConfigError: a wrong type, or a value out of range.
+    """
+    try:
+        _adapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, name)) from error
+
+
 def _plain(block: Any, name: str) -> dict[str, Any]:
     if type(block).__module__.startswith("omegaconf"):
         from omegaconf import OmegaConf
@@ -72,8 +84,8 @@ def _plain(block: Any, name: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _adapter(cls: type) -> TypeAdapter:
-    return TypeAdapter(cls)
+def _adapter(kind: Any) -> TypeAdapter:
+    return TypeAdapter(kind)
 
 
 def _refuse_unknown(cls: type, block: Mapping[str, Any], name: str) -> None:

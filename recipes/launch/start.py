@@ -17,7 +17,7 @@ from pathlib import Path
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import adapter_checks, cluster, config_checks, memory_plan, worker_checks
+from recipes.launch import adapter_checks, cluster, config_checks, memory_plan, value_checks, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -108,6 +108,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     config = compose_config(recipe.config_module, recipe.config_name, layered)
     defaults = verl_defaults()
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
+    value_checks.check_values(config)
     _check_method(recipe, config)
     config_checks.check_platform(config, device)
     cluster.poll_fast(config, device)
