@@ -7,8 +7,8 @@ arguments=(
   trainer.n_gpus_per_node="${gpus:-${NGPUS}}"
   trainer.nnodes="${NNODES}"
   trainer.logger="[${LOGGER}]"
-  trainer.project_name="${PROJECT}"
-  trainer.experiment_name="${EXPERIMENT}"
+  trainer.project_name="'${PROJECT}'"
+  trainer.experiment_name="'${EXPERIMENT}'"
 )
 if [ -n "${LORA_RANK}" ]; then
   arguments+=(

@@ -15,6 +15,6 @@ exec python3 -m "recipes.${RECIPE}.main" scale=qwen3_4b_lora_1gpu \
   actor_rollout_ref.model.lora_rank="${LORA_RANK}" \
   actor_rollout_ref.model.lora_alpha="${LORA_ALPHA}" \
   trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
+  trainer.project_name="'${PROJECT}'" \
+  trainer.experiment_name="'${EXPERIMENT}'" \
   "$@"
