@@ -65,9 +65,9 @@ def parameter_share(junior_model: str, senior_model: str) -> float | None:
     for name in (junior_model, senior_model):
         try:
             config = AutoConfig.from_pretrained(name)
-        except (OSError, ValueError):
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(config)
+        except (OSError, ValueError):  # unreadable, or no language model: the engine says so in its own words
             return None
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
         counts.append(sum(p.numel() for p in model.parameters()))
     return counts[0] / counts[1]

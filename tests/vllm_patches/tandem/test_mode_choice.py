@@ -65,3 +65,10 @@ def test_a_smaller_junior_drafts_more(models):
         arguments = engine_arguments(settings, senior, on_gpu=False)
         assert arguments["speculative_config"]["num_speculative_tokens"] == expected
         assert arguments["additional_config"][CONFIG_KEY]["num_draft_tokens"] == expected
+
+
+def test_a_model_that_is_no_decoder_has_no_share_and_is_left_to_the_engine_to_refuse(tmp_path):
+    from transformers import T5Config
+
+    T5Config(vocab_size=100, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2).save_pretrained(tmp_path)
+    assert parameter_share(str(tmp_path), str(tmp_path)) is None
