@@ -20,6 +20,7 @@ from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, requ
 
 CONFIG_KEY = "tandem"
 REASON_KEY = "tandem_mode_reason"
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 MODES = ("auto", "lazy", "lock_step", "speculative")
 REQUEST_KEYS = tuple(field.name for field in dataclasses.fields(ScheduleParams)) + ("resume_len",)
 
@@ -89,9 +90,21 @@ class TandemConfig:
             )
         if not (isinstance(self.share_weights, bool) or self.share_weights == "auto"):
             raise ValueError(f"share_weights is {self.share_weights!r}; expected auto, true or false")
+        self._check_junior()
         params = self.defaults
         if params.word_align == "before" and self.mode in ("lazy", "speculative"):
             raise ValueError("word_align='before' needs both models' samples at every step; set mode to 'lock_step'")
+
+    def _check_junior(self) -> None:
+        """Refuse what vLLM would refuse after loading the senior, or misread: the text "false" counts as true."""
+        if self.junior_dtype not in (None, *DTYPES):
+            raise ValueError(f"junior_dtype is {self.junior_dtype!r}; expected one of {', '.join(DTYPES)}")
+        for name in ("junior_revision", "junior_quantization", "junior_load_format"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value) and (value is not None or name == "junior_load_format"):
+                raise ValueError(f"{name} is {value!r}; expected a name, as vLLM's option without the prefix takes it")
+        if not (self.junior_trust_remote_code is None or isinstance(self.junior_trust_remote_code, bool)):
+            raise ValueError(f"junior_trust_remote_code is {self.junior_trust_remote_code!r}; expected true or false")
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> TandemConfig:
