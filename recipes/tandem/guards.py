@@ -204,6 +204,13 @@ def _check_identities(config: DictConfig) -> None:
             f"data.train_files: {len(indices)} rows have {len(set(indices))} distinct values of extra_info.index, "
             "which keys who writes which token; number the rows."
         )
+    # verl takes a missing index for 0, which is fine where nothing is learned; any other value must be a number.
+    validated = [info["index"] for info in _column(config.data.val_files, "extra_info") if info and "index" in info]
+    if wrong := [index for index in validated if not isinstance(index, int) or isinstance(index, bool)]:
+        raise DataError(
+            f"data.val_files: a row has {wrong[0]!r:.80} for extra_info.index, which keys who writes which token; "
+            "number the rows, or leave the index out of all of them."
+        )
 
 
 def _column(files: object, name: str) -> list:

@@ -58,6 +58,8 @@ SENTENCES = {
     "benchmarks": "disagree about the data sources",
     "shared indices": "distinct values of extra_info.index",
     "no index": "no whole number in extra_info.index",
+    "validation rows with names": "data.val_files: a row has 'a' for extra_info.index",
+    "one validation row without index": "data.val_files: a row has None for extra_info.index",
     "joint baseline": "mean something only with a junior",
     "portable without a junior": "algorithm.tandem.portable.junior_url must be a valid string, found None",
     "portable on the tandem engine": "the portable path runs on an ordinary engine",
@@ -107,7 +109,13 @@ def cases(tmp_path_factory):
     weightless = folder / "weightless"
     shutil.copytree(model, weightless)
     (weightless / "model.safetensors").unlink()
-    for name, indices in (("good", range(4)), ("shared", [0, 0, 1, 2]), ("unnumbered", [None] * 4)):
+    for name, indices in (
+        ("good", range(4)),
+        ("shared", [0, 0, 1, 2]),
+        ("unnumbered", [None] * 4),
+        ("named", list("abcd")),
+        ("partly", [0, 1, None, 3]),
+    ):
         rows(indices).to_parquet(folder / f"{name}.parquet")
     good = [
         "scale=toy",
@@ -160,6 +168,8 @@ def cases(tmp_path_factory):
         "benchmarks": [*good, "algorithm.tandem.benchmarks={AIME: [aime24]}"],
         "shared indices": [*good, f"data.train_files={folder}/shared.parquet"],
         "no index": [*good, f"data.train_files={folder}/unnumbered.parquet"],
+        "validation rows with names": [*good, f"data.val_files={folder}/named.parquet"],
+        "one validation row without index": [*good, f"data.val_files={folder}/partly.parquet"],
         "joint baseline": [*good, "preset=grpo", "algorithm.tandem.validation=both"],
         "portable without a junior": [*good, "preset=portable"],
         "portable on the tandem engine": [
