@@ -32,15 +32,18 @@ def keep_best(directory: Path, step: int, metric: str, value: float) -> bool:
 
     Files are hard-linked where the file system allows it, so that a copy costs nothing until verl deletes the original.
     A step without a checkpoint changes nothing, an equal value of an earlier step neither. A record of this step or a
-    later one comes from before a resume, and does not count. A kill leaves the former `best`, or it as `best.former`.
+    later one comes from before a resume, and does not count. A kill leaves the former `best`; or, between two renames,
+    it as `best.former` beside the complete `best.partial`, and the next call puts that in place first.
     """
     source, target = directory / f"global_step_{step}", directory / FOLDER
     if not source.is_dir():
         return False
+    partial, former = directory / f"{FOLDER}.partial", directory / f"{FOLDER}.former"
+    if former.exists() and not target.exists():
+        os.replace(partial if (partial / RECORD).is_file() else former, target)
     record = read_record(directory)
     if record is not None and record["step"] < step and record["metric"] == metric and record["value"] >= value:
         return False
-    partial, former = directory / f"{FOLDER}.partial", directory / f"{FOLDER}.former"
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
     shutil.copytree(source, partial / source.name, copy_function=_link_or_copy)

@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -100,6 +102,35 @@ def test_leftovers_of_a_kill_are_replaced(tmp_path):
     (tmp_path / "best.partial" / "global_step_20").mkdir(parents=True)
     (tmp_path / "best.former").mkdir()
     assert keep_best(tmp_path, 20, "pass", 0.2) and not list(tmp_path.glob("best.*"))
+
+
+@pytest.mark.parametrize(("renames", "kept"), [(0, 20), (1, 40), (2, 40)])
+def test_a_kill_at_any_rename_loses_no_best_to_a_worse_step(tmp_path, monkeypatch, renames, kept):
+    checkpoint(tmp_path, 20)
+    assert keep_best(tmp_path, 20, "pass", 0.5)
+    checkpoint(tmp_path, 40)
+    left, replace, remove = [renames], os.replace, shutil.rmtree
+
+    def killed(source, target):
+        if Path(source).is_dir():
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+        replace(source, target)
+
+    def killed_at_the_end(path, **options):
+        if not left[0] and Path(path).exists():
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "replace", killed)
+    monkeypatch.setattr(shutil, "rmtree", killed_at_the_end)
+    with pytest.raises(KeyboardInterrupt):
+        keep_best(tmp_path, 40, "pass", 0.6)
+    monkeypatch.undo()
+    checkpoint(tmp_path, 60, b"worse")
+    assert not keep_best(tmp_path, 60, "pass", 0.1)
+    assert read_record(tmp_path)["step"] == kept and (tmp_path / f"best/global_step_{kept}/actor/model.pt").is_file()
 
 
 def test_a_strange_record_is_refused(tmp_path):
