@@ -276,17 +276,19 @@ def test_the_loss_does_not_depend_on_micro_batches(random_prm, tokenizer):
     torch.testing.assert_close(gradient([rows]), gradient([rows[:1], rows[1:3], rows[3:]]), atol=1e-6, rtol=1e-4)
 
 
+def write_world(folder, count, **journals):
+    """The questions of `toy_world` as p.parquet, and records as NAME.jsonl."""
+    rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(count)]
+    write_parquet(folder / "p.parquet", rows)
+    for name, records in journals.items():
+        with open_journal(folder / f"{name}.jsonl") as journal:
+            journal.extend(records)
+
+
 def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
     questions, trajectories_, values = toy_world(30)
-    rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(30)]
-    write_parquet(tmp_path / "p.parquet", rows)
-    for name, part in {
-        "t": trajectories_,
-        "train": [v for v in values if int(v["id"]) < 20],
-        "dev": [v for v in values if int(v["id"]) >= 20],
-    }.items():
-        with open_journal(tmp_path / f"{name}.jsonl") as journal:
-            journal.extend(part)
+    train, dev = [v for v in values if int(v["id"]) < 20], [v for v in values if int(v["id"]) >= 20]
+    write_world(tmp_path, 30, t=trajectories_, train=train, dev=dev)
     command = [
         "--data", str(tmp_path / "p.parquet"), "--trajectories", str(tmp_path / "t.jsonl"),
         "--values", str(tmp_path / "train.jsonl"), "--dev-values", str(tmp_path / "dev.jsonl"),
@@ -347,12 +349,7 @@ def test_sigkill_while_training(tmp_path, model_folder):
 
 def test_shared_questions_are_refused(tmp_path, model_folder):
     questions, trajectories_, values = toy_world(3)
-    write_parquet(
-        tmp_path / "p.parquet", [make_row(PROMPT, "A", i, "t", data_source="x", style="react") for i in range(3)]
-    )
-    for name, part in {"t": trajectories_, "v": values, "d": values[:1]}.items():
-        with open_journal(tmp_path / f"{name}.jsonl") as journal:
-            journal.extend(part)
+    write_world(tmp_path, 3, t=trajectories_, v=values, d=values[:1])
     with pytest.raises(SystemExit, match="both in"):
         prm.main(
             ["--data", str(tmp_path / "p.parquet"), "--trajectories", str(tmp_path / "t.jsonl"), "--values",
@@ -384,15 +381,8 @@ def test_every_process_evaluates_all_held_out_rows(random_prm, tokenizer):
 @pytest.mark.timeout(600)
 def test_two_processes_hold_out_what_one_does(tmp_path, model_folder):
     _, trajectories_, values = toy_world(12)
-    rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(12)]
-    write_parquet(tmp_path / "p.parquet", rows)
-    for name, part in {
-        "t": trajectories_,
-        "train": [v for v in values if int(v["id"]) < 8],
-        "dev": [v for v in values if int(v["id"]) >= 8],
-    }.items():
-        with open_journal(tmp_path / f"{name}.jsonl") as journal:
-            journal.extend(part)
+    train, dev = [v for v in values if int(v["id"]) < 8], [v for v in values if int(v["id"]) >= 8]
+    write_world(tmp_path, 12, t=trajectories_, train=train, dev=dev)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
         "-m", "recipes.step_ppo.pipeline.prm", "--data", str(tmp_path / "p.parquet"),
