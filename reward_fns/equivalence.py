@@ -157,8 +157,12 @@ class _Comparison:
         if gold.kind == pred.kind or (brackets == {"list", "()"} and not _OR.search(pred_text)):
             if brackets == {"list", "()"} and named_alike(pred_items):
                 return False
-            return all(self._same(a, b) for a, b in zip(gold_items, pred_items, strict=True))
+            return all(self._same_member(a, b) for a, b in zip(gold_items, pred_items, strict=True))
         return False
+
+    def _same_member(self, gold: str, pred: str) -> bool:
+        r"""Whether two parts of a structure are the same: `3` may stand for `\{3\}` as an answer, but not in one."""
+        return (shape_of(gold).kind == "set") == (shape_of(pred).kind == "set") and self._same(gold, pred)
 
     def _assigned(self, gold: Shape, pred_text: str, pred: Shape) -> bool | None:
         """The verdict where a side assigns values to distinct names; None where neither does."""
@@ -207,7 +211,7 @@ class _Comparison:
         """A set's members, each once."""
         kept: list[str] = []
         for item in items:
-            if not any(self._same(other, item) for other in kept):
+            if not any(self._same_member(other, item) for other in kept):
                 kept.append(item)
         return tuple(kept)
 
@@ -222,7 +226,7 @@ class _Comparison:
             else:
                 left.remove(match)
         for item in hard:
-            match = next((other for other in left if self._same(item, other)), None)
+            match = next((other for other in left if self._same_member(item, other)), None)
             if match is None:
                 return False
             left.remove(match)

@@ -32,5 +32,7 @@ def find_fault(question: str | None, answer: str | None, *, leak_check: LeakChec
 
 def _contains_token(question: str, answer: str) -> bool:
     not_inside_before = r"(?<![\w\\^_])(?<!\d\.)(?<!\^\{)(?<!_\{)"
+    if re.match(r"\d{3}(?!\d)", answer):  # a group of thousands
+        not_inside_before += r"(?<!\d,)"
     not_inside_after = r"(?![\w^_]|\.\d|,\d{3})"
     return re.search(not_inside_before + re.escape(answer) + not_inside_after, question) is not None

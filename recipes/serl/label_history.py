@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from recipes.serl.collection import Group
 from reward_fns.answer import normal_form, squeeze
+from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
 
 KEPT_VISITS, WINDOW = 20, 5
 SURE = 0.6
@@ -23,7 +24,7 @@ class Visits:
     """The last visits of a prompt.
 
     Attributes:
-        labels: majority labels in normal form, the latest last.
+        labels: majority labels in normal form, the latest last; one that equals the label before is written like it.
         shares: of the answers that gave them, in 0..1.
         times_lowered: how often the prompt was weighted less because it never flipped.
     """
@@ -34,6 +35,8 @@ class Visits:
 
     def add(self, label: str, share: float) -> None:
         """Take note of a visit; only the last `KEPT_VISITS` stay."""
+        if self.labels and _same(self.labels[-1], label):
+            label = self.labels[-1]
         self.labels = [*self.labels, label][-KEPT_VISITS:]
         self.shares = [*self.shares, share][-KEPT_VISITS:]
 
@@ -107,6 +110,16 @@ class LabelHistory:
     def load_state_dict(self, state: Iterable[Sequence]) -> None:
         """Restore `state_dict`; of earlier versions, which kept row and label alone, the label."""
         self._visits = {idx: Visits(*rest) if len(rest) > 1 else Visits([rest[0]], [0.0]) for idx, *rest in state}
+
+
+def _same(before: str, label: str) -> bool:
+    """Whether two labels are one answer by the rule of the vote, as far as it is decided without algebra."""
+    if before == label:
+        return True
+    try:
+        return compare(before, label, refuse_algebra).same
+    except NeedsAlgebra:
+        return False
 
 
 def _returns(group: Group) -> bool:

@@ -34,3 +34,18 @@ def test_token_check_spares_an_answer_that_is_part_of_something_else(question):
 @pytest.mark.parametrize("question", ["It is 2.", "Is $2$ right?", "2", "f(2) = b", "x=2"])
 def test_token_check_still_finds_the_answer_itself(question):
     assert find_fault(question, "2", leak_check="token") is not None
+
+
+@pytest.mark.parametrize(
+    "question, answer, found",
+    [
+        ("Of 1,234 pupils", "234", False),
+        ("Of 1,234,567 pupils", "234", False),
+        ("Of 1,234 pupils", "1", False),
+        ("Of 1,234 pupils", "1,234", True),
+        ("The roots 3,12 and 5", "12", True),
+        ("The roots 3, 234 and 5", "234", True),
+    ],
+)
+def test_token_check_reads_groups_of_thousands_as_one_number(question, answer, found):
+    assert (find_fault(question, answer, leak_check="token") is not None) == found

@@ -27,6 +27,14 @@ def test_writing_the_same_number_otherwise_is_no_flip():
     assert history.observe(step((0, " 1/2 "), (1, "x+1")))["serl/vote/flip_rate"] == 0
 
 
+def test_an_equal_number_written_otherwise_is_no_flip_and_stays_one_label():
+    history = LabelHistory()
+    for label in ("1/2", "0.5", r"\frac{1}{2}", "0.50", "1/2"):
+        group = Group(Instruction(0, "?", "dataset"), 0.9, answer=label, handle="u")
+        assert history.observe([group]).get("serl/vote/flip_rate", 0.0) == 0
+    assert history.weights([group]) == {"u": 0.85}
+
+
 def test_prompts_that_do_not_return_and_groups_without_a_label_have_no_part():
     history = LabelHistory()
     for _ in range(2):
