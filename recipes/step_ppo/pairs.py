@@ -37,10 +37,19 @@ class Pair:
     kind: PairKind
 
 
-def outcome_pairs(candidates: Sequence[Candidate]) -> list[Pair]:
-    """Every correct response against every incorrect one, in sampling order (vanilla DPO)."""
+def outcome_pairs(candidates: Sequence[Candidate], *, max_finish_lines: int | None = 1) -> list[Pair]:
+    """Every correct response against every incorrect one, in sampling order (vanilla DPO).
+
+    Args:
+        max_finish_lines: a response with more lines than this that hold `Finish[` is not chosen, as in the code's
+            configuration; None keeps all.
+    """
     wrong = [c for c in candidates if not c.correct]
-    return [Pair(c, r, "contrastive") for c in candidates if c.correct for r in wrong]
+    return [Pair(c, r, "contrastive") for c in candidates if c.correct and _finishes(c, max_finish_lines) for r in wrong]
+
+
+def _finishes(candidate: Candidate, most: int | None) -> bool:
+    return most is None or sum("Finish[" in line for line in candidate.text.split("\n")) <= most
 
 
 def process_pairs(

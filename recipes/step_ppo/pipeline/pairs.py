@@ -25,6 +25,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reduction", choices=("product", "min", "sum"), default="product")
     parser.add_argument("--remove-action", action="store_true", help="leave the scores of Action steps out")
     parser.add_argument("--skip-last", type=int, default=0, help="leave the last so many steps out of the score")
+    parser.add_argument(
+        "--max-finish-lines",
+        type=int,
+        help="without --scores: a response with more lines with Finish[ than this (1) is not chosen; -1: no bound",
+    )
     parser.add_argument("--min-chosen-lines", type=int, default=0)
     parser.add_argument("--min-reject-lines", type=int, default=0)
     parser.add_argument(
@@ -39,7 +44,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.scores and args.max_finish_lines is not None:
+        parser.error("--max-finish-lines is for pairs without --scores")
+    if not args.scores and args.max_finish_lines is None:
+        args.max_finish_lines = 1
     how = {"skip_corrupt": args.skip_corrupt}
     trajectories = list(read(expand(args.trajectories), "id", "responses", **how))
     scores = (
@@ -79,7 +89,8 @@ def _records(trajectory: dict, scores: dict | None, args: argparse.Namespace, *,
             positive=positive,
         )
     else:
-        pairs = outcome_pairs(candidates)
+        most = args.max_finish_lines
+        pairs = outcome_pairs(candidates, max_finish_lines=None if most < 0 else most)
     if args.one_per_question:
         pairs = one_pair_per_question(pairs, random.Random(f"{args.seed}/{trajectory['id']}"))
     return [pair_record(trajectory["id"], pair) for pair in pairs]

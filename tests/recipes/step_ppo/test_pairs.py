@@ -83,6 +83,30 @@ def test_vanilla_pairs():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("most", "chosen"), [(0, ["0"]), (1, ["0", "1", "same line"]), (2, None), (None, None)])
+def test_vanilla_pairs_choose_no_response_that_finishes_again_and_again(most, chosen):
+    finish = "Action 2: Finish[The answer is A.]"
+    texts = {"0": "Thought 1", "1": f"Thought\n{finish}", "same line": finish + finish, "2": f"{finish}\n{finish}"}
+    group = [Candidate(i, text, True) for i, text in enumerate(texts.values())]
+    group.append(Candidate(len(group), f"{finish}\n{finish}\n{finish}", False))
+    found = [p.chosen.text for p in outcome_pairs(group, max_finish_lines=most)]
+    assert found == ([texts[name] for name in chosen] if chosen else list(texts.values()))
+
+
+def test_the_command_bounds_finishes_of_vanilla_pairs_alone(tmp_path, capsys):
+    twice = "Action 1: Finish[The answer is A.]\nAction 2: Finish[The answer is A.]"
+    responses = [{"text": twice, "correct": True}, {"text": "x", "correct": True}, {"text": "y", "correct": False}]
+    trajectories = tmp_path / "t.jsonl"
+    trajectories.write_text(json.dumps({"key": "q", "id": "q", "responses": responses}) + "\n")
+    common = ["--trajectories", str(trajectories), "--output"]
+    assert pairs.main([*common, str(tmp_path / "a.jsonl")]) == 0
+    assert "= 1 pairs" in capsys.readouterr().out
+    assert pairs.main([*common, str(tmp_path / "b.jsonl"), "--max-finish-lines", "-1"]) == 0
+    assert "= 2 pairs" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        pairs.main([*common, str(tmp_path / "c.jsonl"), "--scores", str(trajectories), "--max-finish-lines", "1"])
+
+
 @given(
     st.lists(st.floats(0, 1), max_size=6),
     st.lists(st.floats(0, 1), max_size=6),
