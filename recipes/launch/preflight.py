@@ -132,6 +132,33 @@ def _check_parquet(path: Path, prompt_key: str) -> None:
         )
 
 
+def check_golds(files: list[str], key: str) -> None:
+    """Refuse local parquet files with a row without a gold answer, which would count as answered wrongly.
+
+    Files that are not there or not parquet are left to `check_data`.
+
+    Raises:
+        DataError: naming the first such row, counted from 0.
+    """
+    for name in files:
+        path = Path(name).expanduser()
+        if name.startswith(REMOTE_PREFIXES) or path.suffix != ".parquet" or not path.is_file():
+            continue
+        file = open_parquet(path)
+        if "reward_model" not in file.schema_arrow.names:
+            continue
+        before = 0
+        for batch in file.iter_batches(columns=["reward_model"]):
+            for number, row in enumerate(batch.column(0).to_pylist(), before):
+                gold = row.get("ground_truth") if isinstance(row, dict) else None
+                if gold is None or not str(gold).strip():
+                    raise DataError(
+                        f"{key}: row {number} of {name} has no gold answer (reward_model.ground_truth) and would count "
+                        "as answered wrongly: fill it in, or remove the row"
+                    )
+            before += batch.num_rows
+
+
 def check_writable(directory: str, key: str) -> None:
     """Refuse an output folder that cannot be written before the first checkpoint finds out."""
     path = Path(directory).expanduser()

@@ -82,6 +82,7 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
             check_knowledge(settings.knowledge, tokenizers["proposer.actor_rollout_ref"])
         except FileNotFoundError as error:
             raise MissingFileError(f"pasodoble.knowledge.path: {error}") from error
+    preflight.check_golds(preflight.data_files(config.data.val_files), "data.val_files")
 
 
 def proposer_devices(config: DictConfig) -> int:

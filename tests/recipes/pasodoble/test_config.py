@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -238,6 +240,16 @@ def test_a_good_run_passes_the_check(inputs):
 def test_bad_input_is_refused(inputs, override, sentence):
     with pytest.raises((ValueError, LaunchError), match=sentence):
         check(inputs(override))
+
+
+@pytest.mark.parametrize("gold", [None, "", " "])
+def test_a_held_out_row_without_gold_answer_is_refused(inputs, gold):
+    """The game's grader gives 0 where the Proposer wrote no answer, so that nothing later would tell."""
+    path = inputs.folder / "held_out.parquet"
+    golds = ["7"] * 3 + [gold]
+    pq.write_table(pa.table({"reward_model": [{"style": "rule", "ground_truth": g} for g in golds]}), path)
+    with pytest.raises(LaunchError, match="row 3 of .*held_out.parquet has no gold answer"):
+        check(inputs(f"data.val_files={path}"))
 
 
 @pytest.mark.parametrize("name", ["proposer", "solver"])
