@@ -65,7 +65,9 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
         try:
             OverridesParser.create().parse_override(override)
         except HydraException as error:
-            raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}") from error
+            key, _, value = override.partition("=")
+            hint = f"; a value with special characters stands in quotes: {key}=\"'{value}'\"" if key and value else ""
+            raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}{hint}") from error
     GlobalHydra.instance().clear()
     path = f"hydra.searchpath=[{','.join([VERL_CONFIG, *SHARED_CONFIGS])}]"
     try:

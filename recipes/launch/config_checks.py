@@ -1,6 +1,8 @@
 """Refusals that need the composed config: platform, verl's own validation, micro-batches, registrations."""
 
 import contextlib
+import difflib
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -8,6 +10,18 @@ from recipes import plugin
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.plugin import Row
 from recipes.upstream import startup_errors
+
+# What verl imports for a tracker, of those that are not part of verl.
+TRACKER_MODULES = {
+    "wandb": "wandb",
+    "tracking": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+    "trackio": "trackio",
+}
 
 
 def check_platform(config, device: str) -> None:
@@ -145,6 +159,29 @@ def check_trl() -> None:
 
     if problem := compat.trl_problem():
         raise EnvironmentProblem(problem)
+
+
+def check_loggers(logger: str | Sequence[str] | None) -> None:
+    """Refuse a tracker that verl does not have, or whose package is missing: verl finds out when the models are loaded.
+
+    Raises:
+        ConfigError, EnvironmentProblem: with the first such name of `logger`, which is `trainer.logger`.
+    """
+    from verl.utils.tracking import Tracking
+
+    for name in [logger] if isinstance(logger, str) else logger or ():
+        if name not in (*Tracking.supported_backend, "tracking"):
+            near = difflib.get_close_matches(str(name), Tracking.supported_backend, n=1)
+            raise ConfigError(
+                f"trainer.logger names {name!r}, which verl does not have"
+                + (f"; did you mean {near[0]}?" if near else f": {', '.join(Tracking.supported_backend)}")
+            )
+        module = TRACKER_MODULES.get(name)
+        if module and importlib.util.find_spec(module) is None:
+            raise EnvironmentProblem(
+                f"trainer.logger names {name!r}, but the package {module} is not installed: install it, or take the "
+                "name out"
+            )
 
 
 def check_registered(rows: Sequence[Row]) -> None:

@@ -114,6 +114,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     cluster.poll_fast(config, device)
     config_checks.fall_back_to_sdpa(config, device)
     adapter_checks.check_adapters(config)
+    config_checks.check_loggers(config.trainer.logger)
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
         _describe(config, defaults, device)

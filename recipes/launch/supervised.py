@@ -75,6 +75,7 @@ def check(config) -> None:
     """
     preflight.check_model(config.model.path, "model.path")
     preflight.check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")
+    config_checks.check_loggers(config.trainer.logger)
     records = _count_records(config.data, "train_files")
     _count_records(config.data, "val_files")
     if records is None:

@@ -7,6 +7,7 @@ from annotated_types import Len
 from omegaconf import OmegaConf
 
 from recipes.common.settings import Count, CountOrZero, NonNegative, PositiveShare, check_value
+from recipes.errors import ConfigError
 
 Name = Annotated[str, Len(1)]
 
@@ -53,6 +54,7 @@ def check_values(config: Any) -> None:
     Raises:
         ConfigError: with the first key whose value is of another kind, what it must be, and what was found.
     """
+    check_size_of_gpu(config)
     kinds = dict(KINDS)
     for policy in POLICIES:
         kinds |= {f"{policy}.{key}": kind for key, kind in POLICY_KINDS.items()}
@@ -62,3 +64,18 @@ def check_values(config: Any) -> None:
         if parent is not None and leaf in parent:
             value = parent[leaf]
             check_value(kind, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value, key)
+
+
+def check_size_of_gpu(config: Any) -> None:
+    """Refuse a size of the one GPU for which `config/one_gpu` has no settings.
+
+    Raises:
+        ConfigError: naming the sizes there are.
+    """
+    one_gpu = config.get("one_gpu")
+    if one_gpu is not None and one_gpu.size not in one_gpu.sizes:
+        sizes = sorted(int(name.removeprefix("gb")) for name in one_gpu.sizes)
+        raise ConfigError(
+            f"one_gpu.gb (or GPU_GB) must be one of {', '.join(map(str, sizes))}, found {one_gpu.gb}: take the largest "
+            "that the GPU has"
+        )

@@ -21,7 +21,7 @@ LORA_RANK=${LORA_RANK:-}                                # adapters of this rank 
 LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-pasodoble_${VARIANT}_${SCALE}}
+EXPERIMENT=${EXPERIMENT:-pasodoble_${VARIANT}_${SCALE}${LORA_RANK:+_lora${LORA_RANK}}}
 
 gpus=${NGPUS}
 if [ "${LAYOUT}" = separate ]; then
@@ -32,7 +32,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...
 
 exec python3 -m recipes.pasodoble.main variant="${VARIANT}" scale="${SCALE}" \
   data.val_files="${VAL_FILES}" \
-  pasodoble.knowledge.path="${KNOWLEDGE}" \
+  pasodoble.knowledge.path="'${KNOWLEDGE}'" \
   pasodoble.layout="${LAYOUT}" \
   pasodoble.rounds_per_step="${ROUNDS_PER_STEP}" \
   pasodoble.proposer_gpus_per_node="${gpus}" \

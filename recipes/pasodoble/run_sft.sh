@@ -24,7 +24,7 @@ esac
 
 # every turn is rendered by itself: the template of Qwen3 treats the last turn of a whole chat differently
 torchrun --standalone --nnodes=1 --nproc_per_node="${NGPUS}" -m recipes.launch.supervised \
-  data.train_files="${FILE}" \
+  data.train_files="'${FILE}'" \
   data.train_batch_size="${BATCH_SIZE}" \
   data.max_length="${MAX_LENGTH}" \
   data.max_token_len_per_gpu="${MAX_LENGTH}" \
@@ -32,7 +32,7 @@ torchrun --standalone --nnodes=1 --nproc_per_node="${NGPUS}" -m recipes.launch.s
   data.truncation=right \
   data.pad_mode=no_padding \
   data.ignore_input_ids_mismatch=true \
-  model.path="${MODEL_PATH}" \
+  model.path="'${MODEL_PATH}'" \
   model.enable_gradient_checkpointing=true \
   optim.lr="${LR}" \
   optim.lr_scheduler_type=cosine \
@@ -40,9 +40,9 @@ torchrun --standalone --nnodes=1 --nproc_per_node="${NGPUS}" -m recipes.launch.s
   checkpoint.save_contents="[model,optimizer,extra,hf_model]" \
   trainer.total_epochs="${EPOCHS}" \
   trainer.save_freq=after_each_epoch \
-  trainer.default_local_dir="${OUTPUT_DIR}" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="pasodoble_sft_${ROLE}_${NAME}" \
+  trainer.default_local_dir="'${OUTPUT_DIR}'" \
+  trainer.project_name="'${PROJECT}'" \
+  trainer.experiment_name="'pasodoble_sft_${ROLE}_${NAME}'" \
   trainer.logger="[${LOGGER}]" \
   "$@"
 

@@ -25,7 +25,7 @@ LORA_RANK=${LORA_RANK:-}                                # adapters of this rank 
 LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-serl_${SCALE}_${VARIANT}_${ESTIMATOR}}
+EXPERIMENT=${EXPERIMENT:-serl_${SCALE}_${VARIANT}_${ESTIMATOR}${LORA_RANK:+_lora${LORA_RANK}}}
 
 export SERL_DIR
 
@@ -37,7 +37,7 @@ exec python3 -m recipes.serl.main scale="${SCALE}" variant="${VARIANT}" estimato
   ${ROLLOUT_NNODES:+actor_rollout_ref.rollout.nnodes="${ROLLOUT_NNODES}"} \
   ${INSTRUCTIONS:+serl.instructions_num_per_iteration="${INSTRUCTIONS}"} \
   ${ITERATIONS:+serl.iterations="${ITERATIONS}"} \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
   actor_rollout_ref.rollout.name="${ROLLOUT}" \
   actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH}" \
   "${arguments[@]}" "$@"

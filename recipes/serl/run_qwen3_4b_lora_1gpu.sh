@@ -10,5 +10,5 @@ export SERL_DIR=${SERL_DIR:-outputs/data/serl}
 VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ground_truth
 
 exec bash "$(dirname "${BASH_SOURCE[0]}")/../common/train_one_gpu.sh" serl "serl_qwen3_4b_lora_1gpu_${VARIANT}" variant="${VARIANT}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
   "$@"

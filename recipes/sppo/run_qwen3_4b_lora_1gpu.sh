@@ -9,5 +9,5 @@ MODEL_PATH=${MODEL_PATH:-Qwen/Qwen3-4B}
 PRESET=${PRESET:-verl}                                   # verl | paper | iterative | grpo
 
 exec bash "$(dirname "${BASH_SOURCE[0]}")/../common/train_one_gpu.sh" sppo "sppo_qwen3_4b_lora_1gpu_${PRESET}" preset="${PRESET}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
   "$@"

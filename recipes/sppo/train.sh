@@ -17,7 +17,7 @@ LORA_RANK=${LORA_RANK:-}                                # adapters of this rank 
 LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-sppo_${SCALE}_${PRESET}}
+EXPERIMENT=${EXPERIMENT:-sppo_${SCALE}_${PRESET}${LORA_RANK:+_lora${LORA_RANK}}}
 
 packing=()
 if [ "${MAX_TOKENS_PER_GPU}" -gt 0 ]; then
@@ -32,6 +32,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...
 exec python3 -m recipes.sppo.main scale="${SCALE}" preset="${PRESET}" \
   data.train_files="${TRAIN_FILES}" \
   data.val_files="${VAL_FILES}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
   actor_rollout_ref.rollout.name="${ROLLOUT}" \
   ${packing[@]+"${packing[@]}"} "${arguments[@]}" "$@"

@@ -44,8 +44,9 @@ def outcome_pairs(candidates: Sequence[Candidate], *, max_finish_lines: int | No
         max_finish_lines: a response with more lines than this that hold `Finish[` is not chosen, as in the code's
             configuration; None keeps all.
     """
+    chosen = [c for c in candidates if c.correct and _finishes(c, max_finish_lines)]
     wrong = [c for c in candidates if not c.correct]
-    return [Pair(c, r, "contrastive") for c in candidates if c.correct and _finishes(c, max_finish_lines) for r in wrong]
+    return [Pair(c, r, "contrastive") for c in chosen for r in wrong]
 
 
 def _finishes(candidate: Candidate, most: int | None) -> bool:

@@ -13,12 +13,12 @@ PRESET=${PRESET:-prm}                                   # prm | outcome
 
 prm=()
 if [[ ${PRESET} == prm ]]; then
-  prm=(reward.reward_model.model_path="${PRM_PATH}")
+  prm=(reward.reward_model.model_path="'${PRM_PATH}'")
 fi
 
 exec bash "$(dirname "${BASH_SOURCE[0]}")/../common/train_one_gpu.sh" step_ppo "step_ppo_qwen3_4b_lora_1gpu_${PRESET}" preset="${PRESET}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
-  critic.model.path="${PRM_PATH}/backbone" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
+  critic.model.path="'${PRM_PATH}/backbone'" \
   ${prm[@]+"${prm[@]}"} \
   critic.model.lora_rank="${LORA_RANK:-32}" \
   critic.model.lora_alpha="${LORA_ALPHA:-${LORA_RANK:-32}}" \

@@ -22,7 +22,7 @@ PROJECT=${PROJECT:-verl-duets}
 EXPERIMENT=${EXPERIMENT:-step_ppo_sft_${DATASET}}
 
 exec torchrun --standalone --nproc_per_node="${NGPUS}" -m recipes.launch.supervised \
-  model.path="${BASE_MODEL}" \
+  model.path="'${BASE_MODEL}'" \
   data.train_files="${SFT_FILES}" \
   data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset \
   data.custom_cls.name=ContinuationDataset \
@@ -38,9 +38,9 @@ exec torchrun --standalone --nproc_per_node="${NGPUS}" -m recipes.launch.supervi
   trainer.total_epochs="${EPOCHS}" \
   trainer.save_freq=after_each_epoch \
   trainer.max_ckpt_to_keep=2 \
-  trainer.default_local_dir="${OUTPUT}" \
+  trainer.default_local_dir="'${OUTPUT}'" \
   trainer.logger="[${LOGGER}]" \
-  trainer.project_name="${PROJECT}" \
-  trainer.experiment_name="${EXPERIMENT}" \
+  trainer.project_name="'${PROJECT}'" \
+  trainer.experiment_name="'${EXPERIMENT}'" \
   'checkpoint.save_contents=[model,optimizer,extra,hf_model]' \
   "$@"

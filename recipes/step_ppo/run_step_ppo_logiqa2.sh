@@ -26,11 +26,11 @@ LORA_RANK=${LORA_RANK:-}                                # adapters of this rank 
 LORA_ALPHA=${LORA_ALPHA:-${LORA_RANK}}
 LOGGER=${LOGGER:-console}                               # comma-separated: console,wandb,tensorboard,file
 PROJECT=${PROJECT:-verl-duets}
-EXPERIMENT=${EXPERIMENT:-step_ppo_${SCALE}_${PRESET}}
+EXPERIMENT=${EXPERIMENT:-step_ppo_${SCALE}_${PRESET}${LORA_RANK:+_lora${LORA_RANK}}}
 
 REWARD=()
 if [[ ${PRESET} == prm ]]; then
-  REWARD=(step_ppo.reward.mode="${MODE}" reward.reward_model.model_path="${PRM_PATH}"
+  REWARD=(step_ppo.reward.mode="${MODE}" reward.reward_model.model_path="'${PRM_PATH}'"
     reward.reward_model.n_gpus_per_node="${PRM_NGPUS}")
 fi
 
@@ -42,8 +42,8 @@ fi
 exec python3 -m recipes.step_ppo.main scale="${SCALE}" preset="${PRESET}" "${REWARD[@]}" \
   data.train_files="${TRAIN_FILES}" \
   data.val_files="${VAL_FILES}" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
-  critic.model.path="${CRITIC_PATH}" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
+  critic.model.path="'${CRITIC_PATH}'" \
   actor_rollout_ref.actor.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}" \
   critic.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}" \
   actor_rollout_ref.actor.fsdp_config.fsdp_size="${FSDP_SIZE}" \

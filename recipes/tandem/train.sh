@@ -31,16 +31,16 @@ if [ "${PRESET}" = tandem ]; then
   engine=actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config
   method=(
     algorithm.tandem.validation="${VALIDATION}"
-    "${engine}.junior_model=${JUNIOR_PATH}"
+    "${engine}.junior_model='${JUNIOR_PATH}'"
     "${engine}.selection_strategy=${STRATEGY}"
     "${engine}.prob_senior=${PROB_SENIOR}"
     "${engine}.max_gap_tokens=${MAX_GAP_TOKENS}"
     "${engine}.mode=${MODE}"
   )
-  EXPERIMENT=${EXPERIMENT:-tandem_qwen3_4b_${STRATEGY}}
+  EXPERIMENT=${EXPERIMENT:-tandem_qwen3_4b_${STRATEGY}${LORA_RANK:+_lora${LORA_RANK}}}
 else
   method=(actor_rollout_ref.rollout.name="${ROLLOUT}")
-  EXPERIMENT=${EXPERIMENT:-tandem_qwen3_4b_${PRESET}}
+  EXPERIMENT=${EXPERIMENT:-tandem_qwen3_4b_${PRESET}${LORA_RANK:+_lora${LORA_RANK}}}
 fi
 if [ "${PRESET}" = kl ]; then
   method+=(actor_rollout_ref.actor.kl_loss_coef="${KL_COEF}")
@@ -49,8 +49,8 @@ fi
 source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
 
 exec python3 -m recipes.tandem.main scale=qwen3_4b preset="${PRESET}" \
-  data.train_files="${DATA_DIR}/train.parquet" \
-  data.val_files="[${DATA_DIR}/amc.parquet,${DATA_DIR}/aime.parquet,${DATA_DIR}/minerva.parquet]" \
-  actor_rollout_ref.model.path="${MODEL_PATH}" \
+  data.train_files="'${DATA_DIR}/train.parquet'" \
+  data.val_files="['${DATA_DIR}/amc.parquet','${DATA_DIR}/aime.parquet','${DATA_DIR}/minerva.parquet']" \
+  actor_rollout_ref.model.path="'${MODEL_PATH}'" \
   actor_rollout_ref.actor.ppo_max_token_len_per_gpu="${MAX_TOKENS_PER_GPU}" \
   "${method[@]}" "${arguments[@]}" "$@"
