@@ -219,15 +219,17 @@ def test_the_table_offers_as_the_schedule_does(tokens, p, cap, seed, other):
         table.add(params, [PLAIN])
 
 
-def test_the_table_draws_at_an_offered_word_only_after_a_token():
+def test_an_offered_word_draws_after_one_token_and_not_before():
     for seed in range(8):
         params = ScheduleParams(word_align="before", max_gap_tokens=4, seed=seed)
-        table, c = ScheduleTable(BOUNDARY, VOCAB), coins_of(params, 4)
-        rows, offered = np.array([table.add(params, iter(()))]), []
+        one, table, c = AuthorSchedule(params, {WORD}), ScheduleTable(BOUNDARY, VOCAB), coins_of(params, 4)
+        rows, offered, by_table = np.array([table.add(params, iter(()))]), [], []
         for token in (WORD, WORD, PLAIN, WORD):
-            offered += table.offer(rows, np.array([token])).tolist()
+            offered.append(one.offer(token))
+            one.advance(token)
+            by_table += table.offer(rows, np.array([token])).tolist()
             table.advance(rows, np.array([token]))
-        assert offered == [c[0], c[1], c[1], c[2]]
+        assert offered == by_table == [c[0], c[1], c[1], c[2]]
 
 
 def test_the_tables_columns_name_strategy_and_single_authors():
@@ -285,6 +287,15 @@ def test_request_keys_stay_the_same_from_release_to_release():
 @pytest.mark.parametrize(("p", "count"), [(0, 0), (1, 2**53), (0.5, 2**52), (2**-53, 1), (1e-300, 1), (0.25, 2**51)])
 def test_the_threshold_counts_the_coins_of_the_senior(p, count):
     assert senior_threshold(p) == count
+
+
+def test_a_coin_at_the_threshold_falls_on_the_junior():
+    """So that of the 2**53 coins exactly as many fall on the senior as its threshold says."""
+    key = stream_key(0, 0)
+    for drawn, author in ((coin(key, 0), JUNIOR), (coin(key, 0) + 1, SENIOR)):
+        params = ScheduleParams(prob_senior=drawn / 2**53)
+        assert senior_threshold(params.prob_senior) == drawn
+        assert AuthorSchedule(params, {WORD}).author == author
 
 
 def test_defaults_are_those_of_the_paper_and_the_published_code():
