@@ -43,9 +43,10 @@ def rloo_advantage(
     `index` names the prompt of each response (B). Raises `ValueError` on a prompt with fewer than two responses.
     """
     groups, sizes = _groups(scores, index)
-    sums = scores.new_zeros(len(sizes)).index_add_(0, groups, scores)
-    others = (sums[groups] - scores) / (sizes[groups] - 1)
-    returns = _returns(scores - others, kl, response_mask, kl_coef=kl_coef, gamma=1.0)
+    wide = scores.double()
+    sums = wide.new_zeros(len(sizes)).index_add_(0, groups, wide)
+    others = (sums[groups] - wide) / (sizes[groups] - 1)
+    returns = _returns((wide - others).to(scores.dtype), kl, response_mask, kl_coef=kl_coef, gamma=1.0)
     return _normalise_over_tokens(returns, response_mask), returns
 
 
@@ -58,11 +59,13 @@ def grpo_advantage(
     here, not to the reward. Raises `ValueError` on a prompt with fewer than two responses.
     """
     groups, sizes = _groups(scores, index)
-    mean = scores.new_zeros(len(sizes)).index_add_(0, groups, scores) / sizes
-    centred = scores - mean[groups]
-    variance = scores.new_zeros(len(sizes)).index_add_(0, groups, centred.square()) / (sizes - 1)
+    # float32 rounds the mean of equal scores such as 0.1, and the small epsilon makes an advantage of near 1 of that
+    wide = scores.double()
+    mean = wide.new_zeros(len(sizes)).index_add_(0, groups, wide) / sizes
+    centred = wide - mean[groups]
+    variance = wide.new_zeros(len(sizes)).index_add_(0, groups, centred.square()) / (sizes - 1)
     normalised = centred / (variance.sqrt()[groups] + GRPO_EPSILON)
-    returns = _returns(normalised, None, response_mask, kl_coef=0.0, gamma=1.0)
+    returns = _returns(normalised.to(scores.dtype), None, response_mask, kl_coef=0.0, gamma=1.0)
     return returns.clone(), returns
 
 
@@ -72,7 +75,7 @@ def _groups(scores: torch.Tensor, index: Sequence[Hashable]) -> tuple[torch.Tens
         raise ValueError(f"index names the prompts of {len(index)} responses, scores holds {len(scores)}")
     numbers = {name: number for number, name in enumerate(dict.fromkeys(index))}
     groups = torch.tensor([numbers[name] for name in index], dtype=torch.long, device=scores.device)
-    sizes = torch.bincount(groups, minlength=len(numbers)).to(scores.dtype)
+    sizes = torch.bincount(groups, minlength=len(numbers)).double()
     small = [name for name, size in zip(numbers, sizes.tolist(), strict=True) if size < 2]
     if small:
         raise ValueError(f"a group needs at least two responses, prompt {small[0]!r} has one; drop it before")

@@ -107,12 +107,13 @@ def test_order_of_rows_and_padding_do_not_matter(seed):
         assert torch.allclose(padded, pad(plain, (0, 3)), atol=1e-9)
 
 
-def test_unanimous_groups_have_no_grpo_and_no_rloo_signal():
-    mask, index = torch.ones(8, 3), ["a"] * 4 + ["b"] * 4
-    for value in (0.0, 1.0):
-        scores = torch.full((8,), value)
-        assert torch.equal(grpo_advantage(scores, index, mask)[0], torch.zeros(8, 3))
-        assert torch.equal(rloo_advantage(scores, index, None, mask, kl_coef=0.0)[0], torch.zeros(8, 3))
+@pytest.mark.parametrize("n", [3, 8, 16])
+@pytest.mark.parametrize("score", [0.0, 1.0, 0.1, 1 / 3, 0.7, 0.9])
+def test_unanimous_groups_have_no_grpo_and_no_rloo_signal(score, n):
+    # in float32 the mean of sixteen 0.1 is not 0.1, and the difference over its own deviation was -0.9
+    scores, index, mask = torch.full((2 * n,), score), ["a", "b"] * n, torch.ones(2 * n, 3)
+    assert torch.equal(grpo_advantage(scores, index, mask)[0], torch.zeros(2 * n, 3))
+    assert torch.equal(rloo_advantage(scores, index, None, mask, kl_coef=0.0)[0], torch.zeros(2 * n, 3))
 
 
 def test_statistics_before_the_difficulty_filter_shift_reinforce_pp():
