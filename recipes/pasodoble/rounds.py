@@ -15,6 +15,7 @@ from recipes.pasodoble.settings import OfflineSettings, RoundSettings
 
 SkipReason = Literal["pass_rate", "advantage", "ungraded"]
 SKIP_REASONS: tuple[SkipReason, ...] = ("pass_rate", "advantage", "ungraded")
+ROUNDING = 1e-9
 
 Verdicts = Sequence[float] | None
 
@@ -163,11 +164,11 @@ def _reward(
 def _skip_reason(
     rates: Sequence[float | None], rewards: Sequence[float | None], settings: RoundSettings
 ) -> SkipReason | None:
-    graded = {reward for reward in rewards if reward is not None}
+    graded = [reward for reward in rewards if reward is not None]
     if not graded:
         return "ungraded"
-    # advantages are all zero exactly when the rewards are all equal; as in the original, this reason wins
-    if len(graded) == 1:
+    # advantages are all zero when the rewards are all equal, rounding aside; as in the original, this reason wins
+    if max(graded) - min(graded) < ROUNDING:
         return "advantage"
     return None if any(within_band(rate, settings) for rate in rates) else "pass_rate"
 

@@ -69,6 +69,14 @@ def test_each_cause_skips_the_round(correct, reason):
     assert (result.proposer_indices == ()) is (result.solver_indices == ()) is (reason is not None)
 
 
+@pytest.mark.parametrize("reward", ["learnability", "r_few"])
+def test_rewards_that_differ_by_rounding_alone_skip_the_round(reward):
+    # both kinds reward p and 1 - p alike, but 3 and 7 of 10 give them other last bits
+    result = played([verdicts(3, of=10), verdicts(7, of=10)], RoundSettings(reward=reward))
+    assert result.rewards[0] == pytest.approx(result.rewards[1]) and result.rewards[0] != result.rewards[1]
+    assert result.skip == "advantage"
+
+
 def test_all_valid_questions_that_repeat_the_history_skip_the_round():
     history = DiversityHistory()
     played([3, 2], history=history)
