@@ -53,7 +53,8 @@ def gae(
         next_value = torch.where(counts > 0, values[:, t], next_value)
         advantages[:, t] = trace
     advantages = advantages * mask
-    returns = (advantages + values) * mask
+    # a product with the mask would keep NaN, and masked tokens may hold anything
+    returns = torch.where(mask > 0, advantages + values, 0)
     if whiten:
         advantages = _whitened(advantages, mask)
     return advantages, returns

@@ -35,6 +35,16 @@ def test_equals_the_sum_of_deltas(seed, rows, length, gamma, lam):
     torch.testing.assert_close(returns, (expected + values) * mask, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), -float("inf")])
+def test_masked_tokens_may_hold_anything(junk):
+    mask = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0]])
+    rewards, values = (torch.where(mask > 0, torch.ones(2, 4), junk) for _ in range(2))
+    for whiten in (False, True):
+        found = gae(rewards, values, mask, lam=1.0, whiten=whiten)
+        clean = gae(rewards.nan_to_num(0, 0, 0), values.nan_to_num(0, 0, 0), mask, lam=1.0, whiten=whiten)
+        assert all(torch.equal(one, other) for one, other in zip(found, clean, strict=True))
+
+
 def test_a_row_worked_out_on_paper():
     # one step reward on token 1, one on token 3; gamma 1, lambda .5
     rewards = torch.tensor([[0.0, 0.5, 0.0, 1.0]])
