@@ -12,6 +12,10 @@ TEACHER_ENGINE=${TEACHER_ENGINE:-'{"tensor_parallel_size": 8}'}
 PRM_QUESTIONS=${PRM_QUESTIONS:-1256}                    # two of twenty shards of the original
 DEV_QUESTIONS=${DEV_QUESTIONS:-628}
 SEED=${SEED:-42}
+NGPUS=${NGPUS:-4}
+PRM_LAUNCHER=${PRM_LAUNCHER:-"accelerate launch --num_processes ${NGPUS} --mixed_precision bf16 --use_fsdp --fsdp_version 2
+  --fsdp_state_dict_type FULL_STATE_DICT --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"}
+PRM_OPTIONS=${PRM_OPTIONS:-"--gradient-checkpointing --epochs 2 --batch-size 3 --accumulation 1"}    # see run_prm.sh
 STEP="python3 -m recipes.step_ppo.pipeline"
 
 for split in train dev test; do
@@ -28,7 +32,7 @@ SFT=${ROOT}/sft/huggingface
 ${STEP}.iterate --data "${ROOT}/train.parquet" --output "${ROOT}/round0" --model "${SFT}" --prm-model "${SFT}" \
   --prm-questions "${PRM_QUESTIONS}" --dev-questions "${DEV_QUESTIONS}" --seed "${SEED}" \
   --collect-options "--temperature 0.8" --states-options "--ratio-s 0.2 --ratio 0.3" \
-  --complete-options "--temperature 0.7 --top-p 0.8" --prm-options "--gradient-checkpointing --epochs 2" \
+  --complete-options "--temperature 0.7 --top-p 0.8" --prm-launcher "${PRM_LAUNCHER}" --prm-options "${PRM_OPTIONS}" \
   --pairs-options "--margin 0.5"
 ${STEP}.pairs --trajectories "${ROOT}/round0/trajectories.jsonl" --output "${ROOT}/round0/outcome_pairs.jsonl"
 KIND=process_dpo bash "${HERE}/run_dpo.sh"
@@ -36,5 +40,5 @@ ${STEP}.iterate --data "${ROOT}/train.parquet" --output "${ROOT}/round1" --previ
   --model "${ROOT}/process_dpo" --prm-model "${ROOT}/round0/prm" --prm-questions 1000 \
   --dev-questions "${DEV_QUESTIONS}" --seed "${SEED}" --collect-options "--temperature 1.0" \
   --states-options "--ratio-s 0.2 --ratio 0.5 --remove-action" --complete-options "--temperature 1.0 --top-p 1.0" \
-  --prm-options "--gradient-checkpointing --epochs 2" --pairs-options "--margin 0.8"
+  --prm-launcher "${PRM_LAUNCHER}" --prm-options "${PRM_OPTIONS}" --pairs-options "--margin 0.8"
 exec bash "${HERE}/run_step_ppo_logiqa2.sh" "$@"

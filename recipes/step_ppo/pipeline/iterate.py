@@ -104,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay-fraction", type=float, default=0.1, help="share of the earlier PRM data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
+    parser.add_argument(
+        "--prm-launcher", default="", help="what starts prm on several devices, such as 'accelerate launch ...'"
+    )
     for name in STAGES:
         parser.add_argument(f"--{name}-options", default="", help=f"further options of {name}, as one string")
     return parser
@@ -112,7 +115,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     for name, *arguments in plan(args):
-        stage = [sys.executable, "-m", f"recipes.step_ppo.pipeline.{name}", *arguments]
+        program = shlex.split(args.prm_launcher) if name == "prm" and args.prm_launcher else [sys.executable]
+        stage = [*program, "-m", f"recipes.step_ppo.pipeline.{name}", *arguments]
         print("+ " + shlex.join(stage), flush=True)
         if args.dry_run:
             continue

@@ -39,7 +39,8 @@ def test_pure_needs_no_critic_and_several_responses(scale, estimator):
     check_step_ppo_config(config)
     settings = StepPPOSettings.from_mapping(OmegaConf.to_container(config.step_ppo, resolve=True))
     assert (settings.reward.mode, settings.verifiable.weight, settings.verifiable.share) == ("softmin", 1.0, 0.1)
-    assert config.actor_rollout_ref.rollout.n == 4 and config.algorithm.kl_ctrl.kl_coef == 1e-3
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.n, rollout.temperature, config.algorithm.kl_ctrl.kl_coef) == (4, 0.5, 1e-3)
 
 
 def test_the_published_numbers():
@@ -48,7 +49,9 @@ def test_the_published_numbers():
     assert config.data.train_batch_size == actor.ppo_mini_batch_size == config.critic.ppo_mini_batch_size == 32
     assert (actor.ppo_epochs, actor.clip_ratio, config.critic.cliprange_value, rollout.n) == (1, 0.2, 0.2, 1)
     assert (rollout.temperature, rollout.top_p, rollout.top_k) == (1.0, 0.8, 50)
-    assert actor.optim.lr == config.critic.optim.lr == 1e-6
+    for optim in (actor.optim, config.critic.optim):
+        assert (optim.lr, optim.weight_decay, optim.lr_warmup_steps_ratio, optim.clip_grad) == (1e-6, 0.01, 0.1, 1.0)
+        assert list(optim.betas) == [0.9, 0.95] and optim.override_optimizer_config == {"eps": 1e-6}
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,19 @@ def test_dry_run_names_every_stage(capsys):
     assert "--replay-values r0/values.jsonl --replay-fraction 0.1" in lines[5] and lines[-1].endswith("--margin 0.8")
 
 
+def test_the_prm_alone_starts_on_several_devices(capsys):
+    command = ["--data", "d.parquet", "--output", "r1", "--model", "m", "--prm-model", "p", "--dry-run"]
+    iterate.main([*command, "--prm-launcher", "accelerate launch --num_processes 4"])
+    for line in capsys.readouterr().out.splitlines():
+        words = shlex.split(line.removeprefix("+ "))
+        launched = words[: words.index("-m")]
+        assert launched == (
+            ["accelerate", "launch", "--num_processes", "4"]
+            if "recipes.step_ppo.pipeline.prm" in words
+            else [sys.executable]
+        )
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_rounds(tmp_path):
