@@ -50,12 +50,7 @@ def steps_of(metrics: Path) -> list[int]:
     return sorted({json.loads(line)["step"] for line in metrics.read_text().splitlines()})
 
 
-def in_ci(recipe: str):
-    """The two recipes of the arithmetic world always; the others, whose worlds take minutes to make, with --long."""
-    return recipe if recipe in ("sppo", "tandem") else pytest.param(recipe, marks=pytest.mark.long)
-
-
-@pytest.mark.parametrize("recipe", [in_ci(name) for name in RECIPES if name != "step_ppo"])
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "step_ppo"])
 def test_two_steps_to_the_last_line(recipe, quickstart):
     output, folder = quickstart(recipe)
     assert steps_of(folder / "metrics.jsonl") == [0, 1, 2]
@@ -65,7 +60,6 @@ def test_two_steps_to_the_last_line(recipe, quickstart):
     assert "step    2" in last[2] and last[2].endswith(f"n = {FEW}")
 
 
-@pytest.mark.long
 def test_the_pipeline_of_step_ppo(quickstart):
     """Every stage, from trajectories to both PPOs and the report; and states are continued where the policy was."""
     pytest.importorskip("trl")
