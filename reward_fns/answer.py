@@ -9,18 +9,21 @@ import re
 from reward_fns.extract import closing_brace
 
 _TEXT_COMMANDS = (
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|operatorname\*?|mbox|hbox|rm|bf)"
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|bm|underline|operatorname\*?|"
+    r"mbox|hbox|rm|bf)"
 )
 _TEXT_OPEN = re.compile(_TEXT_COMMANDS + r"\s*\{")
-_BARE_FONT = re.compile(r"\\(?:rm|bf|it|displaystyle|textstyle|limits|mathstrut|strut)(?![A-Za-z])")
+_BARE_FONT = re.compile(
+    r"\\(?:rm|bf|it|displaystyle|textstyle|limits|mathstrut|strut|large|Large|LARGE|huge|Huge)(?![A-Za-z])"
+)
 _SIZES = re.compile(r"\\(?:left|right|[bB]ig{1,2}[lrm]?|middle)(?![A-Za-z])\s*\.?(?=[\\()\[\]{}|<>/]|$)")
 _SPACES = re.compile(r"(?<!\\)\\[,;:> ]|\\(?:quad|qquad|enspace|thinspace|medspace|thickspace|space)(?![A-Za-z])|~")
-_PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|vphantom|label|tag)\*?\s*\{[^{}]*\}")
+_PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|vphantom|label|tag|color|textcolor)\*?\s*\{[^{}]*\}")
 _FRAC_NAMES = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _BINOM_NAMES = re.compile(r"\\[dt]binom(?![A-Za-z])")
 _FRAC_SHORT = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _SQRT_SHORT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
-_ONE_IN_BRACES = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}")
+_ONE_IN_BRACES = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}(?!\d)")
 _RENAMES = {
     "leqslant": "le",
     "leq": "le",
@@ -44,6 +47,10 @@ _RENAMES = {
     "lt": "<",
     "gt": ">",
     "smallsetminus": "setminus",
+    "bigcup": "cup",
+    "bigcap": "cap",
+    "dots": "ldots",
+    "cdots": "ldots",
     "backslash": "setminus",
 }
 _RENAME = re.compile(r"\\(" + "|".join(_RENAMES) + r")(?![A-Za-z])")
@@ -53,8 +60,8 @@ _VECTOR = re.compile(
 )
 _MATH_LETTER = re.compile(r"\\(?:mathrm|mathit|mathsf|mathnormal|text|textit|rm|operatorname)\s*\{\s*([ie])\s*\}")
 _ARRAY = re.compile(
-    r"([(\[|]|\\\{)\s*\{?\s*\\begin\s*\{array\}\s*(?:\{(?:[^{}]|\{[^{}]*\})*\})?((?:(?!\\begin|\\end).)*)\\end\s*\{array\}\s*\}?\s*"
-    r"([)\]|]|\\\})",
+    r"(?P<open>[(\[|]|\\\{)\s*\{?\s*\\begin\s*\{(?P<name>array|matrix)\}\s*(?:(?<=array\})\s*\{(?:[^{}]|\{[^{}]*\})*\})?"
+    r"(?P<cells>(?:(?!\\begin|\\end).)*)\\end\s*\{(?P=name)\}\s*\}?\s*(?P<close>[)\]|]|\\\})",
     re.DOTALL,
 )
 _ARRAY_NAMES = {"()": "pmatrix", "[]": "bmatrix", "||": "vmatrix"}
@@ -69,6 +76,9 @@ _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 
 MARK = "\x02"
 """Stands before and after the content of a text command in a normal form, where LaTeX would have braces."""
+_ALL_MARKED = re.compile(rf"\s*{MARK}\s*([^{MARK}]*[^{MARK}\s])\s*{MARK}\s*")
+_NUMBER_FIRST = re.compile(r"[-+$(.]*\s*\d")
+_LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
 
 
 @functools.lru_cache(maxsize=1024)  # a vote reads each of its answers many times
@@ -78,7 +88,7 @@ def normal_form(answer: str) -> str:
     """
     text = _without_dollars(_unwrap(answer.replace(MARK, " ").strip()))
     text = _DIGITS_APART.sub("", text).replace(r"\!", "").replace("{,}", ",").replace(r"\%", "%").replace(r"\#", "#")
-    text = re.sub(r"\{\s*([-+=:])\s*\}", r"\1", text)
+    text = re.sub(r"\{\s*([-+=:.])\s*\}", r"\1", text)
     for written, command in _COMPARISONS:
         text = text.replace(written, command)
     text = text.replace(r"\lbrack", "[").replace(r"\rbrack", "]")
@@ -87,7 +97,7 @@ def normal_form(answer: str) -> str:
     text = _VECTOR.sub(lambda m: rf"\vec{{{(m[1] or m[2]).lstrip(chr(92))[0]}}}", text)
     text = _BINOM_NAMES.sub(r"\\binom", _FRAC_NAMES.sub(r"\\frac", text))
     text = _RENAME.sub(lambda m: ("\\" if _RENAMES[m[1]] not in "|:()<>" else "") + _RENAMES[m[1]] + " ", text)
-    text = _mark_text(text)
+    text = _without_font(_mark_text(text))
     text = _BARE_FONT.sub(" ", _SIZES.sub("", text))
     text = _ARRAY.sub(_matrix, text)
     text = _SPACES.sub(" ", text)
@@ -108,8 +118,8 @@ def _without_dollars(text: str) -> str:
 
 def _matrix(match: re.Match) -> str:
     """An array within brackets is the matrix with these brackets; one within others stays as it is."""
-    name = _ARRAY_NAMES.get(match[1] + match[3])
-    return match[0] if name is None else rf"\begin{{{name}}}{match[2]}\end{{{name}}}"
+    name = _ARRAY_NAMES.get(match["open"] + match["close"])
+    return match[0] if name is None else rf"\begin{{{name}}}{match['cells']}\end{{{name}}}"
 
 
 def _unwrap(text: str) -> str:
@@ -146,6 +156,14 @@ def _mark_text(text: str) -> str:
         parts += [text[position : match.start()], MARK, _mark_text(content).replace(MARK, " "), MARK]
         position = end + 1
     return "".join([*parts, text[position:]])
+
+
+def _without_font(text: str) -> str:
+    """A formula that stands in a text or font command as a whole: bold type is no word."""
+    whole = _ALL_MARKED.fullmatch(text)
+    if whole is None or words_in(text) is not None or (_LETTERS.search(text) and not _NUMBER_FIRST.match(whole[1])):
+        return text
+    return whole[1]
 
 
 def squeeze(text: str) -> str:

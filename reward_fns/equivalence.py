@@ -31,7 +31,7 @@ Question = str
 decimal."""
 Algebra = Callable[[Question, str, str], bool]
 
-_FUNCTION_OF_X = re.compile(r"[a-zA-Z]\([a-z]\)")
+_ARGUMENT = re.compile(r"(?<=^[a-zA-Z])\([a-z]\)$")
 _SETS = re.compile(
     r"\\(?:cup|cap|setminus|mathbb)(?![A-Za-z])|\\\{.*(?:\\mid(?![A-Za-z])|\||:).*\\\}|real numbers|\\in(?![A-Za-z])"
 )
@@ -155,7 +155,7 @@ class _Comparison:
             return False
         brackets = {gold.kind, pred.kind}
         if gold.kind == pred.kind or (brackets == {"list", "()"} and not _OR.search(pred_text)):
-            if brackets == {"list", "()"} and named_alike(pred_items):
+            if brackets == {"list", "()"} and (named_alike(gold_items) or named_alike(pred_items)):
                 return False
             return all(self._same_member(a, b) for a, b in zip(gold_items, pred_items, strict=True))
         return False
@@ -246,7 +246,7 @@ class _Comparison:
             gold_value, pred_value = value_side(gold), value_side(pred)
             if gold_value is not None and pred_value is not None:
                 names = squeeze(gold_sides[0]), squeeze(pred_sides[0])
-                if names[0] == names[1] or (_FUNCTION_OF_X.fullmatch(names[0]) and names[1] == "y"):
+                if _is_one_name(*names):
                     return self._same(gold_value, pred_value)
                 ratio, other = read_ratio(gold_sides[0]), QUOTIENT.fullmatch(pred_sides[0])
                 if ratio or other:
@@ -319,6 +319,12 @@ class _Comparison:
             return False
         pairs = zip(ratio[1:], other[1:], strict=True)
         return all(self._algebra("equal", f"({ratio[0]})({b})", f"({a})({other[0]})") for a, b in pairs)
+
+
+def _is_one_name(gold: str, pred: str) -> bool:
+    """`f(x)` may be written `f` or y, and `y` as `y(x)`; the letter in the bracket belongs to the formula."""
+    bare = _ARGUMENT.sub("", gold)
+    return pred in (gold, bare) or gold == _ARGUMENT.sub("", pred) or (bare != gold and pred == "y")
 
 
 def _is_formula(text: str) -> bool:

@@ -38,6 +38,10 @@ _TOKEN = re.compile(
 
 
 _END = ("end", "")
+_NO_FACTOR = frozenset(r"\cdot \times \ast \div \rfloor \rceil \choose \over \}".split())
+"""Commands that end a factor and start none."""
+_DEGREE = ("symbol", r"^\circ")
+"""A unit that is no number, but for the argument of a trigonometric function."""
 
 
 class Unreadable(ValueError):
@@ -85,6 +89,12 @@ def _ordered(tree: Tree) -> str:
     return f"({kind} {' '.join(_ordered(part) if isinstance(part, tuple) else str(part) for part in tree[1:])})"
 
 
+def _in_radians(tree: Tree) -> Tree:
+    if tree == _DEGREE:
+        return ("divide", ("pi",), ("number", Fraction(180)))
+    return tuple(_in_radians(part) if isinstance(part, tuple) else part for part in tree)
+
+
 class _Parser:
     def __init__(self, text: str):
         self._tokens = [(kind, match[kind]) for match in _TOKEN.finditer(text) if (kind := match.lastgroup)]
@@ -111,9 +121,11 @@ class _Parser:
             raise Unreadable(f"{text} is missing")
 
     def expression(self) -> Tree:
-        """A sum of terms, or TeX's `n \\choose k`."""
+        """A sum of terms, or TeX's `n \\choose k` and `a \\over b`."""
         tree = self._sum()
-        return ("binomial", tree, self._sum()) if self._take(r"\choose") else tree
+        if self._take(r"\choose"):
+            return ("binomial", tree, self._sum())
+        return ("divide", tree, self._sum()) if self._take(r"\over") else tree
 
     def _sum(self) -> Tree:
         terms = [self._signed(self._term)]
@@ -155,12 +167,14 @@ class _Parser:
         if kind == "number":
             return self._tokens[self._place - 1][1] == "!"
         if kind == "command":
-            return text not in (r"\cdot", r"\times", r"\ast", r"\div", r"\rfloor", r"\rceil", r"\choose", r"\}")
+            return text not in _NO_FACTOR
         return text in ("(", "{", "[") or (text == "|" and not self._bars)
 
     def _factor(self) -> Tree:
         """A base with its powers and factorials."""
         tree = self._base()
+        if tree[0] == "symbol":
+            tree = self._value_at(tree)
         while True:
             if self._take("^"):
                 tree = ("power", tree, self._exponent())
@@ -170,9 +184,17 @@ class _Parser:
                 tree = ("factorial", tree)
             elif self.token == ("mark", "degree"):
                 self._place += 1
-                tree = ("degrees", tree)
+                tree = ("multiply", tree, _DEGREE)
             else:
                 return tree
+
+    def _value_at(self, name: Tree) -> Tree:
+        """`I(0)` is the value of I at 0, and no product: as such it would be 0 and hide what it is multiplied with."""
+        window = self._tokens[self._place : self._place + 3]
+        if [kind for kind, _ in window] != ["sign", "number", "sign"] or (window[0][1], window[2][1]) != ("(", ")"):
+            return name
+        self._place += 3
+        return ("symbol", f"{name[1]}({window[1][1]})")
 
     def _exponent(self) -> Tree:
         if self._is("-", "+"):
@@ -316,7 +338,7 @@ class _Parser:
             self._need("}")
         # A unit vector is written with a hat, an arrow or in bold.
         accent = "vec" if name == "hat" and text in "ijk" else name
-        return ("symbol", f"{accent} {text}")
+        return ("symbol", f"{accent} {text}" + (f"_{self._subscript()}" if self._take("_") else ""))
 
     def _group_or_single(self) -> Tree:
         return self._group() if self._is("{") else self._single()
@@ -334,7 +356,8 @@ class _Parser:
         exponent = self._exponent() if self._take("^") else None
         if exponent == ("number", Fraction(-1)) and name in _TRIGONOMETRIC:
             name, exponent = "arc" + name, None
-        tree = (name, self._argument(), *more)
+        argument = self._argument()
+        tree = (name, _in_radians(argument) if name in _TRIGONOMETRIC else argument, *more)
         return tree if exponent is None else ("power", tree, exponent)
 
     def _argument(self) -> Tree:

@@ -39,12 +39,16 @@ SCALE_WORDS: dict[str, int | Fraction] = {
     **dict.fromkeys(("million", "millions"), 10**6),
     **dict.fromkeys(("billion", "billions"), 10**9),
     **dict.fromkeys(("trillion", "trillions"), 10**12),
+    **dict.fromkeys(("quadrillion", "quadrillions"), 10**15),
+    **dict.fromkeys(("quintillion", "quintillions"), 10**18),
     **dict.fromkeys(("dozen", "dozens"), 12),
     **dict.fromkeys(("lakh", "lakhs"), 10**5),
     **dict.fromkeys(("crore", "crores"), 10**7),
     **dict.fromkeys(("tenth", "tenths"), Fraction(1, 10)),
     **dict.fromkeys(("hundredth", "hundredths"), Fraction(1, 100)),
     **dict.fromkeys(("thousandth", "thousandths"), Fraction(1, 1000)),
+    **dict.fromkeys(("millionth", "millionths"), Fraction(1, 10**6)),
+    **dict.fromkeys(("billionth", "billionths"), Fraction(1, 10**9)),
 }
 """Words after a number that belong to its value."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\s*\d+,\d+")

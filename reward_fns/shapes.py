@@ -21,7 +21,7 @@ _GROUPED = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!\d)")
 _MATRIX = re.compile(r"\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}\s*(?:\{[lcr|]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
 _ROW_END = re.compile(r"\\\\|\\cr(?![A-Za-z])")
 _EMPTY = frozenset({r"\emptyset", r"\{\}", r"\{ \}", r"\phi"})
-_MEMBER = re.compile(r"^[A-Za-z](?:_\{?\w+\}?)?\s*\\in(?![A-Za-z])\s*(.+)$")
+_MEMBER = re.compile(r"^(?:[A-Za-z](?:_\{?\w+\}?)?|\([A-Za-z](?:\s*,\s*[A-Za-z])+\))\s*\\in(?![A-Za-z])\s*(.+)$")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])\s*")
 _SIGN_FIRST = re.compile(r"(^|[=(,]\s*)\+")
 
@@ -65,6 +65,8 @@ def _structure(text: str) -> Shape:
     if len(text) > 2 and text[0] in "([]" and text[-1] in ")][" and _closes_at_end(text):
         parts = split_top(text[1:-1], ",;")
         if len(parts) > 1:
+            if text[0] + text[-1] == "()" and len(_PLUS_MINUS.findall(text)) == 1:
+                return Shape("list", tuple(expand_plus_minus(text)))
             return Shape(_french(text[0], True) + _french(text[-1], False), tuple(parts))
         if text[0] == "(" and text[-1] == ")":
             return _structure(parts[0]) if parts[0] else Shape("one", (text,))

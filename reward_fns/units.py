@@ -41,7 +41,7 @@ _UNIT_NAMES = {
     **dict.fromkeys(("₹", "rupee"), "rupee"),
     **dict.fromkeys(("degree", "deg"), "degree"),
     **dict.fromkeys(("rad", "radian"), "rad"),
-    **dict.fromkeys(("%", "percent", "pct", "percentage"), "%"),
+    **dict.fromkeys(("%", "percent", "per cent", "pct", "percentage"), "%"),
     **dict.fromkeys(("N", "newton"), "N"),
     **dict.fromkeys(("J", "joule"), "J"),
     **dict.fromkeys(("kJ", "kilojoule"), "kJ"),
@@ -64,7 +64,9 @@ _BARE_TAIL = re.compile(
 _NOT_UNITS = frozenset(
     "or and not is are no wrong maybe either neither nor about approximately approx roughly nearly almost around but "
     "false incorrect than if mod modulo minus plus times over to of at by most least exactly half halves third thirds "
-    "quarter quarters fifth fifths twice one two three four five six seven eight nine ten tens pair pairs score scores "
+    "quarter quarters fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths eleventh elevenths "
+    "twelfth twelfths sixteenth sixteenths twice doubled tripled halved gross mil mln sqrt log ln sin cos tan exp pi "
+    "zero one two three four five six seven eight nine ten tens pair pairs score scores "
     "dozenth base choose factorial squared cubed st nd rd th am pm something anything vs versus".split()
 )
 _GENERIC = frozenset(

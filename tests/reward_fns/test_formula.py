@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reward_fns.answer import normal_form
 from reward_fns.evaluation import TooLarge, constant, ratio_of, same_value
-from reward_fns.formula import Unreadable, read_formula
+from reward_fns.formula import Unreadable, read_formula, symbols_in
 from reward_fns.solution_sets import read_set, same_set
 
 
@@ -93,6 +93,30 @@ def test_exponents_with_several_variables_can_be_compared(gold, pred, wrong):
 @pytest.mark.parametrize("name", ["binom", "dbinom", "tbinom"])
 def test_a_binomial_has_a_value_in_every_size(name):
     assert constant(tree(rf"\{name}{{10}}{{3}}"))[0] == 120
+
+
+@pytest.mark.parametrize("name", [*"abcdjklmnopqrstuvwxyzABCDEGIJKLMNOQRSTUVWXYZ", r"\theta", "x_1"])
+def test_no_name_of_a_variable_hides_a_sign(name):
+    """The points where formulas are compared depend on the names; whatever they are, signs must be seen to change."""
+    for formula, value in (
+        ("(-1)^{%s}", "1"),
+        ("(-1)^{%s}", "-1"),
+        ("|%s|", "%s"),
+        ("|%s+5|", "%s+5"),
+        ("|%s-2|", "%s-2"),
+    ):
+        assert not same_value(tree(formula.replace("%s", name)), tree(value.replace("%s", name))), formula
+    assert same_value(tree("(-1)^{%s+1}".replace("%s", name)), tree("-(-1)^{%s}".replace("%s", name)))
+    assert same_value(tree(r"\sqrt{1-%s^2}".replace("%s", name)), tree("(1-%s^2)^{1/2}".replace("%s", name)))
+
+
+@pytest.mark.parametrize(("text", "value"), [("{1 \\over 4}+1", "5/4"), (r"2\sin 30^\circ", "1"), (r"x(0)-x(0)", "0")])
+def test_values_in_notations(text, value):
+    assert same_value(tree(text), tree(value))
+
+
+def test_a_value_at_a_point_is_a_name():
+    assert symbols_in(tree(r"I(0)e^{-t}+\dot{x}_{0}(2)")) == {"I(0)", "t", "dot x_0(2)"}
 
 
 def test_multiples_of_an_equation_and_nothing_else():
