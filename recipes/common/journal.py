@@ -199,7 +199,8 @@ def read_records(
                         raise JournalError(f"{where} is corrupt ({problem}): restore the file or take the line out")
                     logger.warning("%s is corrupt (%s): left out", where, problem)
                     continue
-                if number == 1 and _is_header(record):
+                # Two journals that were joined by hand hold a second one.
+                if _is_header(record):
                     continue
                 if key is not None:
                     name = record[key]

@@ -14,7 +14,7 @@ from recipes.common.rows import read_rows
 from recipes.common.sampling import Request, request_seed
 from recipes.errors import DataError
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.data import Question, load_questions
+from recipes.step_ppo.pipeline.data import Question, load_questions, without_surrogates
 from recipes.step_ppo.pipeline.generation import add_arguments, sampling_options
 from recipes.step_ppo.pipeline.outcome import correct, judge
 from recipes.step_ppo.pipeline.records import Record, open_journal
@@ -58,6 +58,7 @@ def trajectory_record(
 
 def cleaned(question: Question, raw: str, *, rules: CleaningRules, min_lines: int) -> str | None:
     """Clean a response, None when it is malformed."""
+    raw = without_surrogates(raw)
     if question.style == "react":
         # Chat models tend to repeat the label that the prompt ended with.
         if raw.lstrip().startswith(FIRST_STEP):
@@ -80,7 +81,12 @@ def published_responses(path: str) -> dict[str, list[str]]:
         key, response = str(item["id"]), item["response"]
         if key in found:
             raise DataError(f"{path}, item {number}: id {key} stands twice")
-        found[key] = [response] if isinstance(response, str) else list(response)
+        texts = [response] if isinstance(response, str) else response
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"{path}, item {number}: 'response' must be a text or a list of texts, found {response!r:.80}"
+            )
+        found[key] = texts
     return found
 
 

@@ -14,7 +14,7 @@ from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions
 from recipes.step_ppo.pipeline.generation import add_arguments, sampling_options
 from recipes.step_ppo.pipeline.outcome import correct, judge
-from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
+from recipes.step_ppo.pipeline.records import Record, State, expand, open_journal, read
 from recipes.step_ppo.pipeline.stage import add_budget_arguments, generate_into
 from recipes.step_ppo.tokens import encode_state, load_tokenizer
 from reward_fns.result import Skip
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.chat:
         raise SystemExit("complete: chat completions cannot go on in the middle of a response; leave --chat out")
     questions = load_questions(args.data)
-    states = {r["key"]: r for r in read(expand(args.states), "id", "prefix", skip_corrupt=args.skip_corrupt)}
+    states = {r["key"]: r for r in read(expand(args.states), State, skip_corrupt=args.skip_corrupt)}
     if missing := next((s["id"] for s in states.values() if s["id"] not in questions), None):
         raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
     choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}

@@ -71,7 +71,7 @@ def _position(label: Any) -> int | None:
         return None
     try:
         position = int(label)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         position = None
     if position is None or (isinstance(label, float) and position != label):
         raise ValueError(f"label {label!r} is no position, counted from 0")
@@ -120,11 +120,16 @@ def make_row(prompt: str, gold: str, index: int, split: str, *, data_source: str
     """Make a row of verl's RL format; the prompt is plain text, around which no chat template belongs."""
     return {
         "data_source": data_source,
-        "prompt": [{"role": "user", "content": prompt}],
+        "prompt": [{"role": "user", "content": without_surrogates(prompt)}],
         "ability": "logic" if style == "react" else "math",
-        "reward_model": {"style": "rule", "ground_truth": gold},
+        "reward_model": {"style": "rule", "ground_truth": without_surrogates(gold)},
         "extra_info": {"index": index, "split": split, "step_style": style},
     }
+
+
+def without_surrogates(text: str) -> str:
+    """Replace lone halves of surrogate pairs, which JSON can spell and no tokenizer takes, by question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 # The Hub's copies of LogiQA 2.0 are loading scripts or mix the tasks, so its own repository is read, as the LPR code

@@ -9,7 +9,7 @@ from typing import Any
 
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions
-from recipes.step_ppo.pipeline.records import expand, read
+from recipes.step_ppo.pipeline.records import PairRecord, expand, read
 from recipes.step_ppo.pipeline.training_run import (
     add_training_arguments,
     is_finished,
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_finished(args.output, options):
         print(f"{args.output} is already trained with these options")
         return 0
-    pairs = list(read(expand(args.pairs), "id", "chosen", "reject", skip_corrupt=args.skip_corrupt))
+    pairs = list(read(expand(args.pairs), PairRecord, skip_corrupt=args.skip_corrupt))
     rows = preference_rows(load_questions(args.data), pairs)
     config = DPOConfig(
         **trainer_arguments(args),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.records import open_journal, read
+from recipes.step_ppo.pipeline.records import Trajectories, open_journal, read
 
 
 def plan(args: argparse.Namespace) -> list[list[str]]:
@@ -77,7 +77,7 @@ def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> Non
     A question stays where it was put. Those that `collect` skipped and filled in later come first by position, and
     would move others from one part into the other.
     """
-    records = list(read([folder / "trajectories.jsonl"]))
+    records = list(read([folder / "trajectories.jsonl"], Trajectories))
     # Sampling finishes in any order; the choice must not depend on it.
     records.sort(key=lambda record: (len(record["id"]), record["id"]))
     settings = {"questions": [dev_questions, prm_questions]}

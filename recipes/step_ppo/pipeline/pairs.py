@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from recipes.step_ppo.pairs import candidates_of, one_pair_per_question, outcome_pairs, pair_record, process_pairs
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.records import expand, open_journal, read
+from recipes.step_ppo.pipeline.records import OfQuestion, Scores, Trajectories, expand, open_journal, read
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,11 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.scores and args.max_finish_lines is None:
         args.max_finish_lines = 1
     how = {"skip_corrupt": args.skip_corrupt}
-    trajectories = list(read(expand(args.trajectories), "id", "responses", **how))
-    scores = (
-        {record["id"]: record for record in read(expand(args.scores), "id", "scores", **how)} if args.scores else {}
-    )
-    prm_train = {record["id"] for record in read(expand(args.prm_train), "id", **how)}
+    trajectories = list(read(expand(args.trajectories), Trajectories, **how))
+    scores = {record["id"]: record for record in read(expand(args.scores), Scores, **how)} if args.scores else {}
+    prm_train = {record["id"] for record in read(expand(args.prm_train), OfQuestion, **how)}
     options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
     counts: Counter[str] = Counter()
     with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:

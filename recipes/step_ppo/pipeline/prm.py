@@ -15,7 +15,7 @@ from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import load_questions
 from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
 from recipes.step_ppo.pipeline.prm_model import IGNORED, collate, export_backbone, load_prm
-from recipes.step_ppo.pipeline.records import expand, read
+from recipes.step_ppo.pipeline.records import Trajectories, Value, expand, read
 from recipes.step_ppo.pipeline.training_run import (
     add_training_arguments,
     is_finished,
@@ -105,8 +105,8 @@ def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRM
         return list(
             prm_examples(
                 questions,
-                read(expand(trajectories), "id", "responses", **how),
-                read(expand(values), "id", "response_index", "prefix_length", "value", "num_completions", **how),
+                read(expand(trajectories), Trajectories, **how),
+                read(expand(values), Value, **how),
                 num_completions=args.num_completions,
                 whole_trajectories=not args.no_whole_trajectories,
             )

@@ -52,6 +52,8 @@ def prm_examples(
                 f"{record['key']} was valued with {record['num_completions']} completions, not {num_completions}"
             )
         if record["value"] is not None:
+            if record["value"] > num_completions:
+                raise ValueError(f"{record['key']} has {record['value']} hits of {num_completions} completions")
             known.add(record["id"])
             labels[record["id"], record["response_index"]][record["prefix_length"]] = record["value"]
     for trajectory in trajectories:

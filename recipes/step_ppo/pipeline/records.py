@@ -7,14 +7,81 @@ import glob
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from recipes.common.journal import Journal, Record, read_records
-from recipes.errors import DataError
-
-__all__ = ["Record", "expand", "open_journal", "read"]
+from recipes.common.settings import Count, CountOrZero, Finite, check_value
+from recipes.errors import ConfigError, DataError
 
 KEY = "key"
+
+
+class Response(TypedDict):
+    """A cleaned response, from behind `Thought 1:`, and whether it is right."""
+
+    text: str
+    correct: bool
+
+
+class Trajectories(TypedDict):
+    """Of `collect` and `teach`: the responses to one question."""
+
+    id: str
+    responses: list[Response]
+
+
+class State(TypedDict):
+    """Of `states`: a prefix of a response, and how the response goes on; records of an early version lack that."""
+
+    id: str
+    response_index: CountOrZero
+    step: CountOrZero
+    kind: str
+    prefix: str
+    rest: NotRequired[str]
+
+
+class Value(TypedDict):
+    """Of `complete`: how many of a state's completions are right; None where the state is left out."""
+
+    id: str
+    response_index: CountOrZero
+    prefix_length: CountOrZero
+    value: CountOrZero | None
+    num_completions: Count
+
+
+class StepScores(TypedDict):
+    """One response's steps: kind, P(good) and class probabilities of each; `report` alone reads the last."""
+
+    response_index: CountOrZero
+    kinds: list[str]
+    step_scores: list[Finite]
+    probabilities: NotRequired[list[list[Finite]]]
+
+
+class Scores(TypedDict):
+    """Of `score`: the responses to one question that could be read."""
+
+    id: str
+    scores: list[StepScores]
+
+
+class PairRecord(TypedDict):
+    """Of `pairs`: the texts of a preference pair."""
+
+    id: str
+    kind: str
+    chosen: str
+    reject: str
+
+
+class OfQuestion(TypedDict):
+    """Of any stage: the question that a record belongs to."""
+
+    id: str
 
 
 def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, skip_corrupt: bool = False) -> Journal:
@@ -22,22 +89,24 @@ def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, sk
     return Journal(path, settings, key=KEY, skip_corrupt=skip_corrupt)
 
 
-def read(paths: Iterable[str | Path], *fields: str, skip_corrupt: bool = False) -> Iterator[Record]:
+def read(paths: Iterable[str | Path], kind: Any = None, *, skip_corrupt: bool = False) -> Iterator[Record]:
     """Records of one or more finished files, in order; see `recipes.common.journal.read_records`.
 
     Args:
-        fields: what every record has, so that the output of another stage is recognised.
+        kind: what every record must be, one of the classes above, so that the output of another stage, or of another
+            program, is recognised; None takes any record. Further fields are allowed.
 
     Raises:
-        JournalError: damage. DataError: a record without one of `fields`.
+        JournalError: damage. DataError: a record that is not of `kind`.
     """
     paths = list(paths)
     for record in read_records(paths, key=KEY, skip_corrupt=skip_corrupt):
-        if missing := [field for field in fields if field not in record]:
-            raise DataError(
-                f"record {record[KEY]!r} of {', '.join(map(str, paths))} has no {missing[0]!r}: is this the output of "
-                "another stage?"
-            )
+        if kind is not None:
+            try:
+                check_value(kind, record, f"record {record[KEY]!r}")
+            except ConfigError as error:
+                files = ", ".join(map(str, paths))
+                raise DataError(f"{files}: {error!s:.300}: is this the output of another stage?") from error
         yield record
 
 

@@ -17,7 +17,7 @@ from recipes.evaluation.intervals import Interval, bootstrap_mean
 from recipes.evaluation.learning_curves import read_curves
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.records import expand, read
+from recipes.step_ppo.pipeline.records import PairRecord, Scores, Trajectories, Value, expand, read
 from recipes.step_ppo.steps import StepStyle, segment_response
 
 ACCURACY_ENDING = "/acc/mean@1"
@@ -45,18 +45,25 @@ def states_beside_scores(
     for record in values:
         if record["value"] is None:
             continue
-        where = (record["id"], record["response_index"])
-        if where not in tables or not _ends_a_line(texts[where[0]][where[1]], record["prefix_length"]):
+        scored = tables.get((record["id"], record["response_index"]))
+        text = dict(enumerate(texts.get(record["id"], ()))).get(record["response_index"])
+        if scored is None or text is None or not _ends_a_line(text, record["prefix_length"]):
             raise ValueError(
                 f"state {record['key']} ends at no line of a scored response: do all files belong together?"
             )
         # The space that joins prompt and response counts in a response's own positions.
-        style: StepStyle = "lines" if "Line" in tables[where]["kinds"] else "react"
-        ends = [step.end - 1 for step in segment_response(f" {texts[where[0]][where[1]]}", style)]
+        style: StepStyle = "lines" if "Line" in scored["kinds"] else "react"
+        ends = [step.end - 1 for step in segment_response(f" {text}", style)]
+        rows = scored.get("probabilities", ())
+        if len(ends) != len(rows):
+            raise ValueError(
+                f"the response of state {record['key']} has {len(ends)} steps, {len(rows)} of them with probabilities: "
+                "do all files belong together?"
+            )
         if record["prefix_length"] not in ends:
             left_out += 1
             continue
-        row = tables[where]["probabilities"][ends.index(record["prefix_length"])]
+        row = rows[ends.index(record["prefix_length"])]
         expected.append(expected_value(torch.tensor(row, dtype=torch.float64)).item())
         observed.append(record["value"] / record["num_completions"])
     return torch.tensor(expected, dtype=torch.float64), torch.tensor(observed, dtype=torch.float64), left_out
@@ -173,14 +180,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
 
-    def of_round(name: str) -> Iterable[dict]:
-        return read([args.round / name])
-
     expected, observed, left_out = states_beside_scores(
-        of_round("trajectories.jsonl"), of_round("scores.jsonl"), read(expand(args.truth))
+        read([args.round / "trajectories.jsonl"], Trajectories),
+        read([args.round / "scores.jsonl"], Scores),
+        read(expand(args.truth), Value),
     )
     prm = agreement(expected, observed) | {"left_out": left_out}
-    pairs = Counter(record["kind"] for record in of_round("pairs.jsonl"))
+    pairs = Counter(record["kind"] for record in read([args.round / "pairs.jsonl"], PairRecord))
     accuracies = dict(measured_accuracy(item) for item in args.accuracy)
     curves = {name: accuracy_curve(Path(path)) for name, _, path in (item.partition("=") for item in args.run)}
     if args.start and curves:

@@ -15,7 +15,7 @@ from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions, require_questions
 from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings
 from recipes.step_ppo.pipeline.prm_model import load_prm, step_probabilities
-from recipes.step_ppo.pipeline.records import Record, expand, open_journal, read
+from recipes.step_ppo.pipeline.records import Record, Trajectories, expand, open_journal, read
 from recipes.step_ppo.pipeline.stage import Recorder, add_budget_arguments
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.steps import segment_response
@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     questions = load_questions(args.data)
-    found = read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt)
+    found = read(expand(args.trajectories), Trajectories, skip_corrupt=args.skip_corrupt)
     trajectories = {record["key"]: record for record in found}
     require_questions(questions, trajectories.values(), args.data)
     tokenizer = AutoTokenizer.from_pretrained(args.prm)

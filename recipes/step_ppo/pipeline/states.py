@@ -8,7 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from recipes.step_ppo.pipeline import command
-from recipes.step_ppo.pipeline.records import expand, open_journal, read
+from recipes.step_ppo.pipeline.records import Trajectories, expand, open_journal, read
 from recipes.step_ppo.states import StateSampling, shard_bounds, state_records
 
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampling = StateSampling(
         args.ratio, args.ratio_s, args.ratio_e, ("Action",) if args.remove_action else (), args.style
     )
-    questions = list(read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt))[
+    questions = list(read(expand(args.trajectories), Trajectories, skip_corrupt=args.skip_corrupt))[
         : args.max_questions
     ]
     options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}

@@ -9,7 +9,7 @@ from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.collect import add_cleaning_arguments, collect_into, selected_questions
 from recipes.step_ppo.pipeline.data import Question
 from recipes.step_ppo.pipeline.generation import add_arguments
-from recipes.step_ppo.pipeline.records import expand, read
+from recipes.step_ppo.pipeline.records import Trajectories, expand, read
 from recipes.step_ppo.prompts import REACT_EXAMPLE, with_example
 
 
@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit("teach: name the teacher with --model, or give --trajectories")
     questions = selected_questions(args)
     if args.trajectories:
-        records = list(read(expand(args.trajectories), "id", "responses", skip_corrupt=args.skip_corrupt))
+        records = list(read(expand(args.trajectories), Trajectories, skip_corrupt=args.skip_corrupt))
     else:
         _ask_teacher(args, questions)
-        records = list(read([args.output], skip_corrupt=args.skip_corrupt))
+        records = list(read([args.output], Trajectories, skip_corrupt=args.skip_corrupt))
     rows = sft_rows(questions, [record for record in records if record["id"] in questions])
     if not rows:
         raise SystemExit(f"no correct trajectory among {len(records)} questions: nothing to train on")

@@ -220,6 +220,13 @@ def test_values_of_another_k_or_other_trajectories_are_refused():
         list(prm_examples(questions, trajectories_, values, num_completions=3))
 
 
+def test_more_hits_than_completions_are_refused():
+    questions, trajectories_, values = toy_world(2)
+    values[0]["value"] = 4
+    with pytest.raises(ValueError, match="has 4 hits of 3 completions"):
+        list(prm_examples(questions, trajectories_, values, num_completions=3))
+
+
 def test_states_that_end_inside_a_line_are_those_of_other_trajectories():
     questions, trajectories_, values = toy_world(2)
     values[0]["prefix_length"] -= 1

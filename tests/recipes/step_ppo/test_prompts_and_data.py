@@ -79,6 +79,7 @@ def test_rows(name, item, gold, style):
         ("logiqa2", {**LOGIQA, "options": "abcd"}, "must be a list"),
         ("logiqa2", {**LOGIQA, "answer": "B"}, "item 7 of train: label 'B' is no position"),
         ("logiqa2", {**LOGIQA, "answer": 1.5}, "is no position"),
+        ("logiqa2", {**LOGIQA, "answer": float("inf")}, "label inf is no position"),
         ("gsm8k", {"question": "q", "answer": "no marks"}, "####"),
         ("gsm8k", {"question": "q", "answer": "####"}, "a result"),
         ("gsm8k", {"question": None, "answer": "#### 3"}, "a text 'question'"),

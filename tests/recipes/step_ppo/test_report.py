@@ -25,7 +25,8 @@ def files(values: dict[str, int], completions: int, text: str = TEXT):
     # Steps of the response: first thought, action, observation, finish.
     tables = [[1, 0, 0, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5], [0, 0, 0, 1]]
     kinds = ["Thought", "Action", "Observation", "Action"]
-    scores = {"id": "7", "scores": [{"response_index": 1, "kinds": kinds, "probabilities": tables}]}
+    scored = {"response_index": 1, "kinds": kinds, "step_scores": [0.0, 1.0, 0.5, 1.0], "probabilities": tables}
+    scores = {"id": "7", "scores": [scored]}
     return [trajectory], [scores], found
 
 
@@ -84,9 +85,24 @@ def test_agreement():
         report.agreement(expected[:1], observed[:1])
 
 
+def test_scores_of_other_trajectories_are_refused():
+    trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16)
+    fewer = [{**trajectories[0], "responses": trajectories[0]["responses"][:1]}]
+    other = [{**trajectories[0], "id": "8"}]
+    for found in (fewer, other):
+        with pytest.raises(ValueError, match="ends at no line of a scored response"):
+            report.states_beside_scores(found, scores, values)
+    scores[0]["scores"][0]["probabilities"].pop()
+    with pytest.raises(ValueError, match="has 4 steps, 3 of them with probabilities"):
+        report.states_beside_scores(trajectories, scores, values)
+
+
 def test_the_whole_report(tmp_path, capsys):
     trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16)
-    pairs = [{"kind": "contrastive", "key": "a"}, {"kind": "contrastive", "key": "b"}, {"kind": "positive", "key": "c"}]
+    pairs = [
+        {"key": key, "id": "7", "kind": kind, "chosen": "x", "reject": "y"}
+        for key, kind in (("a", "contrastive"), ("b", "contrastive"), ("c", "positive"))
+    ]
     keyed = {
         "trajectories": trajectories, "scores": [{"key": "7", **scores[0]}], "pairs": pairs, "dev_truth": values
     }  # fmt: skip

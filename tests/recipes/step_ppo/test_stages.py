@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from recipes.errors import JournalError
+from recipes.errors import DataError, JournalError
 from recipes.step_ppo.pipeline import collect, complete, pairs, prepare, score, states, teach
 from recipes.step_ppo.pipeline.data import load_questions
 from recipes.step_ppo.pipeline.records import read
@@ -111,6 +111,27 @@ def test_import_of_published_trajectories(data, collected, tmp_path):
     found = by_key(tmp_path / "t.jsonl")
     assert set(found) == {"1", "3"}
     assert [(r["correct"], r["reason"]) for r in found["1"]["responses"]] == [(False, "multiple")]
+
+
+def test_half_a_surrogate_pair_is_replaced_where_it_comes_in(data, tmp_path):
+    item = {"text": "F \ud800.", "question": "Q?", "options": list("wxyz"), "answer": 1}
+    (tmp_path / "d.jsonl").write_text(json.dumps(item) + "\n")
+    made = str(tmp_path / "p.parquet")
+    prepare.main(["--dataset", "logiqa2", "--files", str(tmp_path / "d.jsonl"), "--output", made])
+    assert "F ?." in load_questions([made])["0"].prompt
+    response = " so\nAction 1: see \udc00 there\nAction 2: Finish[The answer is A.]"
+    (tmp_path / "published.json").write_text(json.dumps([{"id": 0, "response": response}]))
+    out = str(tmp_path / "t.jsonl")
+    collect.main(["--import-file", str(tmp_path / "published.json"), "--data", data, "--output", out])
+    assert next(read([out]))["responses"][0]["text"].split("\n")[1] == "Action 1: see ? there"
+
+
+@pytest.mark.parametrize("response", [None, 3, {"text": "a"}, ["a", None]])
+def test_a_published_response_that_is_no_text_is_named(response, data, tmp_path):
+    (tmp_path / "published.json").write_text(json.dumps([{"id": 0, "response": response}]))
+    command = ["--import-file", str(tmp_path / "published.json"), "--data", data, "--output", str(tmp_path / "t.jsonl")]
+    with pytest.raises(DataError, match=r"published\.json, item 0: 'response' must be a text or a list of texts"):
+        collect.main(command)
 
 
 def test_other_options_do_not_mix(data, collected, tmp_path):
