@@ -199,8 +199,8 @@ def read_records(
                         raise JournalError(f"{where} is corrupt ({problem}): restore the file or take the line out")
                     logger.warning("%s is corrupt (%s): left out", where, problem)
                     continue
-                # Two journals that were joined by hand hold a second one.
-                if _is_header(record):
+                # Journals that were joined by hand have more than one; where records have no name, it may be one.
+                if _is_header(record) and (number == 1 or key is not None):
                     continue
                 if key is not None:
                     name = record[key]
