@@ -18,7 +18,7 @@ from recipes.errors import ConfigError
 VERL_CONFIG = "pkg://verl.trainer.config"
 SHARED_CONFIGS = ("pkg://recipes.common.config", "pkg://recipes.platforms.config")
 # Nodes of verl's tree that hold keys for somebody else (an engine, Ray, a model config, a user's function).
-FREE_FORM = re.compile(r"(^|\.)(\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
+FREE_FORM = re.compile(r"(^|\.)((?!val_kwargs)\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
 
 
 def flatten(config: DictConfig | ListConfig) -> dict[str, object]:
@@ -52,7 +52,9 @@ def _sentence(error: Exception, known: Iterable[str]) -> str:
         if cause is not None and "not in struct" not in str(cause) and "is not in" not in str(cause):
             return f"{key}: {_first_line(cause)}"
         return f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}"
-    return " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
+    told = " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
+    cause = error.__cause__
+    return f"{told}: {_first_line(cause)}" if cause is not None and told.startswith("Error merging") else told
 
 
 def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> DictConfig:

@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Sequence
 
 from recipes import plugin
@@ -62,7 +63,7 @@ def check_reward(config) -> None:
         load_extern_object(path, name)
     except FileNotFoundError as error:
         raise MissingFileError(f"reward.custom_reward_function.path={path} does not exist") from error
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
         raise ConfigError(f"reward.custom_reward_function: {name!r} cannot be loaded from {path}: {error}") from error
 
 
@@ -130,7 +131,9 @@ def check_verl(config, recipe: str) -> None:
     except (AssertionError, TypeError, ValueError, NotImplementedError, ImportError, OSError, HydraException) as error:
         # Hydra names the class that it could not build and keeps the reason as the cause.
         cause = error.__cause__ or error
-        raise ConfigError(f"verl refuses the config: {str(cause) or type(cause).__name__}") from error
+        # An assertion without a message says what it wants in its own line.
+        reason = str(cause) or traceback.extract_tb(cause.__traceback__)[-1].line or type(cause).__name__
+        raise ConfigError(f"verl refuses the config: {reason}") from error
 
 
 def check_engine(device: str) -> None:

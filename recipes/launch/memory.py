@@ -8,7 +8,7 @@ decoders of this collection (Llama, Qwen2, Qwen3) on FSDP with AdamW. What a lib
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 GIB = 1024**3
@@ -35,9 +35,13 @@ class Shape:
     qk_norm: bool = False
     qkv_bias: bool = False
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(size, int) and size > 0 for size in asdict(self).values() if not isinstance(size, bool)):
+            raise ValueError(f"no sizes of a decoder: {self}")
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Shape":
-        """Sizes from the content of a config.json; KeyError where it is no dense decoder."""
+        """Sizes from the content of a config.json; KeyError or ValueError where it is no dense decoder."""
         heads, hidden = config["num_attention_heads"], config["hidden_size"]
         kind = str(config.get("model_type", ""))
         return cls(
@@ -94,6 +98,9 @@ class Training:
         masked: tokens of a row of sdpa's mask, all of a packed micro-batch; 0 where flash attention needs no mask.
         head: whether it has an output layer over the vocabulary (a critic has none).
         host: whether it computes on a processor.
+        streamed: whether FSDP2 keeps weights, gradients and moments in host memory while it trains (offload_policy).
+        kept_whole: whether what FSDP gathers stays gathered from the forward to the backward pass.
+        deferred: whether gradients wait, whole and in float32, for the last micro-batch to be reduced.
     """
 
     shape: Shape
@@ -110,6 +117,9 @@ class Training:
     offload_optimizer: bool = False
     head: bool = True
     host: bool = False
+    streamed: bool = False
+    kept_whole: bool = False
+    deferred: bool = False
 
     @property
     def parameters(self) -> int:
@@ -133,16 +143,20 @@ class Training:
     @property
     def weights(self) -> int:
         adapters = self.trained if self.rank else 0
-        return (self.parameters + adapters) * BYTES[self.dtype] // self.ranks
+        return self._kept(self.parameters + adapters)
 
     @property
     def gradients(self) -> int:
-        return self.trained * BYTES[self.dtype] // self.ranks
+        return 4 * self.trained if self.deferred else self._kept(self.trained)
 
     @property
     def optimizer(self) -> int:
         """AdamW's two moments."""
-        return 2 * self.trained * BYTES[self.dtype] // self.ranks
+        return 2 * self._kept(self.trained)
+
+    def _kept(self, parameters: int) -> int:
+        """One number for each of so many parameters, shared out over the ranks."""
+        return 0 if self.streamed else parameters * BYTES[self.dtype] // self.ranks
 
     @property
     def stepping(self) -> int:
@@ -152,7 +166,7 @@ class Training:
         other, where the root and its quotient stand beside each other (line 544).
         """
         if not self.host:
-            return self.trained * BYTES[self.dtype] // self.ranks
+            return self._kept(self.trained)
         linear = max(self.rank * max(pair) if self.rank else pair[0] * pair[1] for pair in self.shape.linears)
         largest = linear if self.rank else max(linear, self._embedding)
         return 2 * largest * BYTES[self.dtype] // self.ranks
@@ -160,6 +174,8 @@ class Training:
     @property
     def gathered(self) -> int:
         """The units that FSDP holds whole: the embedding or the head, a layer, and the one that it fetches ahead."""
+        if self.kept_whole:
+            return BYTES[self.compute] * self.parameters
         layers = 1 if self.host and self.ranks == 1 else 2
         return BYTES[self.compute] * (self._embedding + layers * self.shape.layer_parameters)
 

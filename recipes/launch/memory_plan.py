@@ -79,7 +79,7 @@ def shape_of(path: str | None) -> Shape | None:
         file = try_to_load_from_cache(path, "config.json")
     try:
         return Shape.from_config(json.loads(Path(file).read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError, KeyError):
+    except (OSError, TypeError, ValueError, KeyError, ZeroDivisionError):
         return None
 
 
@@ -129,6 +129,22 @@ def _tokens(packed: bool, budget: int | None, rows: int | None, data: Any) -> in
     return int(budget or LONGEST_PACK) if packed else int(rows or 1) * longest
 
 
+def _fsdp(engine: Any, strategy: str, world: int, device: str) -> dict[str, Any]:
+    """What a role's settings of FSDP say of its :class:`Training`."""
+    ranks, host = _ranks(engine, world), device == "cpu"
+    return {
+        "ranks": ranks,
+        "dtype": str(engine.model_dtype),
+        "compute": _compute(engine),
+        "offload_parameters": bool(engine.param_offload),
+        "offload_optimizer": bool(engine.optimizer_offload),
+        "host": host,
+        "streamed": not host and strategy == "fsdp2" and bool(engine.get("offload_policy")),
+        "kept_whole": ranks > 1 and not engine.get("reshard_after_forward", True),
+        "deferred": ranks > 1 and bool(engine.get("use_no_sync_for_gradient_accumulation")),
+    }
+
+
 def _actor(tree: Any, shape: Shape, world: int, device: str) -> Training:
     group, engine = tree.actor_rollout_ref, tree.actor_rollout_ref.actor.fsdp_config
     actor = group.actor
@@ -137,18 +153,13 @@ def _actor(tree: Any, shape: Shape, world: int, device: str) -> Training:
     )
     return Training(
         shape,
-        ranks=_ranks(engine, world),
         rank=int(group.model.get("lora_rank") or 0),
-        dtype=str(engine.model_dtype),
-        compute=_compute(engine),
         tokens=tokens,
         padded=not group.model.use_remove_padding,
         masked=_masked(group.model, tree.data, tokens),
         checkpointing=bool(group.model.enable_gradient_checkpointing),
         fused=bool(group.model.get("use_fused_kernels")),
-        offload_parameters=bool(engine.param_offload),
-        offload_optimizer=bool(engine.optimizer_offload),
-        host=device == "cpu",
+        **_fsdp(engine, str(actor.strategy), world, device),
     )
 
 
@@ -160,18 +171,13 @@ def _critic(config: Any, shape: Shape, world: int, device: str) -> Training:
     tokens = min(int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768), batch)
     return Training(
         shape,
-        ranks=_ranks(engine, world),
         rank=int(critic.model.get("lora_rank") or 0),
-        dtype=str(engine.model_dtype),
-        compute=_compute(engine),
         tokens=tokens,
         padded=not critic.model.use_remove_padding,
         masked=_masked(critic.model, config.data, tokens),
         checkpointing=bool(critic.model.enable_gradient_checkpointing),
-        offload_parameters=bool(engine.param_offload),
-        offload_optimizer=bool(engine.optimizer_offload),
-        host=device == "cpu",
         head=False,
+        **_fsdp(engine, str(critic.strategy), world, device),
     )
 
 

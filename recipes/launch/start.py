@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
@@ -92,6 +93,18 @@ def _usage(recipe: Recipe) -> str:
 
 
 def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        config, device, address = _checked(recipe, overrides, dry_run)
+    except (OSError, OmegaConfBaseException) as error:
+        # A path that no file system takes, a key that is not there: the text of either names it.
+        raise ConfigError(str(error)) from error
+    return 0 if dry_run else _run(recipe, config, device, address)
+
+
+def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, str, str | None]:
+    """The composed config after every check, the device it is for, and the address of the cluster to join."""
     flags = [item for item in overrides if item.startswith("-")]
     if flags:
         raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
@@ -108,6 +121,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     config = compose_config(recipe.config_module, recipe.config_name, layered)
     defaults = verl_defaults()
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
+    value_checks.check_kinds(config, defaults)
     value_checks.check_values(config)
     _check_method(recipe, config)
     config_checks.check_platform(config, device)
@@ -133,9 +147,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
     if evaluated:
         during_training.add(config, evaluated)
     config_checks.check_registered(recipe.rows)
-    if dry_run:
-        return 0
-    return _run(recipe, config, device, address)
+    return config, device, address
 
 
 def _check_method(recipe: Recipe, config) -> None:

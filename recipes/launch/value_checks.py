@@ -1,24 +1,42 @@
 """Refuse sizes, shares, switches and names that no run can have, before anything computes with them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Len
 from omegaconf import OmegaConf
+from pydantic import AfterValidator
 
-from recipes.common.settings import Count, CountOrZero, NonNegative, PositiveShare, check_value
+from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, check_value
 from recipes.errors import ConfigError
+from recipes.launch.composition import FREE_FORM, difference, flatten
 
 Name = Annotated[str, Len(1)]
+# As verl's PrecisionType reads them.
+Precision = Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16", "32", "16", 32, 16]
+
+
+def _all_or_some(size: int) -> int:
+    if size < 1 and size != -1:
+        raise ValueError(f"must be -1 for all devices, or at least 1, found {size}")
+    return size
+
 
 KINDS: Mapping[str, Any] = {
     "trainer.nnodes": Count,
     "trainer.n_gpus_per_node": Count,
     "trainer.project_name": Name,
     "trainer.experiment_name": Name,
+    "trainer.default_local_dir": Name,
+    "trainer.save_freq": int,
+    "trainer.test_freq": int,
+    "trainer.total_epochs": Count,
+    "trainer.total_training_steps": Count | None,
     "data.train_batch_size": Count,
     "data.max_prompt_length": Count,
     "data.max_response_length": Count,
+    "data.train_max_samples": int,
+    "data.val_max_samples": int,
 }
 # Of each policy: a PasoDoble run has two.
 POLICY_KINDS: Mapping[str, Any] = {
@@ -32,6 +50,7 @@ POLICY_KINDS: Mapping[str, Any] = {
     "actor.kl_loss_coef": NonNegative | None,
     "actor.fsdp_config.param_offload": bool | None,
     "actor.fsdp_config.optimizer_offload": bool | None,
+    "rollout.dtype": Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
     "rollout.n": Count,
     "rollout.temperature": NonNegative,
     "rollout.gpu_memory_utilization": PositiveShare,
@@ -45,7 +64,72 @@ POLICY_KINDS: Mapping[str, Any] = {
     "rollout.log_prob_max_token_len_per_gpu": Count | None,
     "rollout.val_kwargs.n": Count,
 }
+# Of each role's FSDP.
+ENGINE_KINDS: Mapping[str, Any] = {
+    "model_dtype": Precision,
+    "mixed_precision": dict | None,
+    "mixed_precision.param_dtype": Precision,
+    "fsdp_size": Annotated[int, AfterValidator(_all_or_some)],
+}
+ENGINES = ("actor.fsdp_config", "ref.fsdp_config")
 POLICIES = ("actor_rollout_ref", "proposer.actor_rollout_ref")
+# Text in verl's defaults that may be a list, and the list that may be text.
+TEXT_OR_LIST = ("train_files", "val_files", "target_modules", "logger")
+
+
+def check_kinds(config: Any, defaults: Any) -> None:
+    """Refuse a value of another kind than verl's default has, and a key of verl's that was taken out.
+
+    verl looks at few of its values: a word for a number ends a worker minutes later, and the word "false" switches on.
+    A null, here or in verl's defaults, goes with everything but a block.
+
+    Raises:
+        ConfigError: with the first such key.
+    """
+    check_size_of_gpu(config)  # which other values are looked up by
+    ours, theirs = flatten(config), flatten(defaults)
+    blocks = {key[:end] for key in ours for end, letter in enumerate(key) if letter == "."}
+    for key in sorted(theirs.keys() - ours.keys() - blocks):
+        if FREE_FORM.search(key):
+            continue
+        above = [key[:end] for end, letter in enumerate(key) if letter == "."]
+        for block in above:
+            if block in ours:
+                raise ConfigError(f"{block} must be a block of settings, found {ours[block]!r}")
+        raise ConfigError(f"{key} was taken out, and verl reads it: leave it in, with null for no value")
+    _check_like(config, defaults, sorted(difference(config, defaults)), "")
+    proposer = config.get("proposer")
+    if proposer is not None:
+        if not OmegaConf.is_dict(proposer):
+            raise ConfigError(f"proposer must be a block of settings, found {proposer!r}")
+        _check_like(proposer, defaults, sorted(flatten(proposer)), "proposer.")
+
+
+def _check_like(config: Any, defaults: Any, keys: list[str], prefix: str) -> None:
+    for key in keys:
+        value, default = _value(config, key), _value(defaults, key)
+        if value is None or default is None:
+            continue
+        leaf = key.rpartition(".")[2]
+        if isinstance(default, bool):
+            kind: Any = bool
+        elif isinstance(default, int | float):
+            kind = Finite
+        elif leaf in TEXT_OR_LIST:
+            kind = str if isinstance(value, str) else list
+        elif leaf.endswith("dtype") and isinstance(value, int):
+            continue  # verl also takes 16 and 32
+        elif isinstance(default, str):
+            kind = str
+        else:
+            kind = type(default)
+        check_value(kind, value, f"{prefix}{key}")
+
+
+def _value(config: Any, key: str) -> Any:
+    """What a key stands for, interpolations resolved; None where it is not there or has no value yet."""
+    value = OmegaConf.select(config, key, throw_on_missing=False)
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def check_values(config: Any) -> None:
@@ -54,14 +138,15 @@ def check_values(config: Any) -> None:
     Raises:
         ConfigError: with the first key whose value is of another kind, what it must be, and what was found.
     """
-    check_size_of_gpu(config)
     kinds = dict(KINDS)
     for policy in POLICIES:
         kinds |= {f"{policy}.{key}": kind for key, kind in POLICY_KINDS.items()}
+    for engine in ("critic.fsdp", *(f"{policy}.{name}" for policy in POLICIES for name in ENGINES)):
+        kinds |= {f"{engine}.{key}": kind for key, kind in ENGINE_KINDS.items()}
     for key, kind in kinds.items():
         node, _, leaf = key.rpartition(".")
         parent = OmegaConf.select(config, node)
-        if parent is not None and leaf in parent:
+        if OmegaConf.is_dict(parent) and leaf in parent:
             value = parent[leaf]
             check_value(kind, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value, key)
 

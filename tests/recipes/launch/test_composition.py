@@ -36,6 +36,7 @@ def test_the_command_line_wins_over_the_platform_layer():
         ("scale=huge", "huge"),
         ("data.train_batch_size=[1", "data.train_batch_size"),
         ("nonsense", "nonsense"),
+        ("actor_rollout_ref.rollout.engine_kwargs=[1]", "engine_kwargs=[1]: Cannot merge DictConfig with ListConfig"),
     ],
 )
 def test_a_wrong_override_is_one_sentence(override, sentence):
@@ -52,6 +53,7 @@ def test_a_wrong_override_is_one_sentence(override, sentence):
         "+trainer.total_step=3",
         "+algorithm.spo.eta=1",
         "++data.train_batchsize=3",
+        "+actor_rollout_ref.rollout.val_kwargs.temprature=0",
     ],
 )
 def test_an_added_key_nobody_reads_is_refused(override, defaults):

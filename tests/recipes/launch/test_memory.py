@@ -1,5 +1,6 @@
 """The memory estimate: worked numbers, real models of the same sizes, refusals."""
 
+import json
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -45,6 +46,50 @@ def test_worked_numbers_of_a_step_and_of_a_processor():
     # nothing is fetched ahead: the tied embedding and one layer
     assert host.gathered == 4 * (151936 * 2560 + QWEN3_4B.layer_parameters)
     assert host.update < short.update
+
+
+def test_what_fsdp_keeps_in_host_memory_gathered_or_unreduced_is_counted():
+    """offload_policy, reshard_after_forward=false, use_no_sync_for_gradient_accumulation=true (torch 2.13, FSDP2)."""
+    shared = Training(QWEN3_4B, ranks=8, tokens=16)
+    streamed = replace(shared, streamed=True)
+    assert (streamed.weights, streamed.gradients, streamed.optimizer, streamed.stepping, streamed.resting) == (0,) * 5
+    assert streamed.update == max(streamed.gathered + streamed.activations, streamed.reducing)
+    assert replace(shared, kept_whole=True).gathered == 2 * QWEN3_4B.parameters
+    # float32 and whole on each device, where a reduced gradient is an eighth
+    assert replace(shared, deferred=True).gradients == 4 * QWEN3_4B.parameters == 8 * shared.gradients
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "strategy", "found"),
+    [
+        ("offload_policy=true", "cuda", "fsdp2", {"streamed"}),
+        ("offload_policy=true", "cuda", "fsdp", set()),
+        ("offload_policy=true", "cpu", "fsdp2", set()),
+        ("reshard_after_forward=false", "cuda", "fsdp2", {"kept_whole"}),
+        ("use_no_sync_for_gradient_accumulation=true", "cuda", "fsdp2", {"deferred"}),
+    ],
+)
+def test_the_settings_of_fsdp_reach_the_plan_of_actor_and_critic(setting, device, strategy, found, monkeypatch):
+    from recipes.launch import memory_plan
+    from recipes.launch.composition import compose_config
+
+    monkeypatch.setattr(memory_plan, "shape_of", lambda path: QWEN3_4B)
+    written = [f"actor_rollout_ref.actor.fsdp_config.{setting}", f"critic.fsdp.{setting}"]
+    written += [f"actor_rollout_ref.actor.strategy={strategy}", f"critic.strategy={strategy}"]
+    config = compose_config(STEP_PPO.config_module, STEP_PPO.config_name, ["scale=qwen3_4b", *written])
+    for model in memory_plan.plan_of(config, device).trained:
+        assert {name for name in ("streamed", "kept_whole", "deferred") if getattr(model, name)} == found
+
+
+@pytest.mark.parametrize("wrong", [{"num_attention_heads": 0}, {"vocab_size": "x"}, {"num_hidden_layers": -3}])
+def test_sizes_that_no_model_has_are_no_shape(wrong, tmp_path):
+    from recipes.launch.memory_plan import shape_of
+
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"num_attention_heads": 2}))
+    assert shape_of(str(tmp_path)).head_dim == 4
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"num_attention_heads": 2} | wrong))
+    assert shape_of(str(tmp_path)) is None
 
 
 def test_a_critic_has_one_value_in_the_place_of_the_head():

@@ -8,6 +8,8 @@ import sys
 import pandas as pd
 import pytest
 
+# The module's cases run in one process, slowly where the machine does other work as well.
+pytestmark = pytest.mark.timeout(600)
 ROW = {
     "data_source": "toy",
     "prompt": [{"role": "user", "content": "1 + 1?"}],
@@ -54,6 +56,13 @@ SENTENCES = {
     "unknown tracker": "trainer.logger names 'consle', which verl does not have; did you mean console?",
     "tracker without its package": "trainer.logger names 'vemlp_wandb', but the package volcengine_ml_platform is not",
     "size of the GPU": "one_gpu.gb (or GPU_GB) must be one of 24, 48, 80, found 40",
+    "a word for a number": "critic.ulysses_sequence_parallel_size must be a valid number, found 'two'",
+    "text for a block": "critic.model.override_config must be a valid dictionary, found 'sdpa'",
+    "a key taken out": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu was taken out, and verl reads it",
+    "a value to be filled in": "Missing mandatory value: actor_rollout_ref.actor.rollout_n",
+    "a path that no file system takes": "File name too long",
+    "a switch for a function's name": "reward.custom_reward_function.name must be a valid string",
+    "an assertion of verl's without words": "verl refuses the config: assert ",
     "flag": "unknown option --verbose",
     "verl's own refusal": "verl refuses the config",
 }
@@ -110,6 +119,13 @@ def cases(tmp_path_factory):
         "unknown tracker": [*good, "trainer.logger=[file,consle]"],
         "tracker without its package": [*good, "trainer.logger=vemlp_wandb"],
         "size of the GPU": [*good[1:], "scale=qwen3_4b_lora_1gpu", "one_gpu.gb=40"],
+        "a word for a number": [*good, "critic.ulysses_sequence_parallel_size=two"],
+        "text for a block": [*good, "critic.model.override_config=sdpa"],
+        "a key taken out": [*good, "~actor_rollout_ref.actor.ppo_max_token_len_per_gpu"],
+        "a value to be filled in": [*good, "actor_rollout_ref.actor.rollout_n=???"],
+        "a path that no file system takes": [*good, f"data.train_files={folder}/{'a' * 300}.parquet"],
+        "a switch for a function's name": [*good, "reward.custom_reward_function.name=true"],
+        "an assertion of verl's without words": [*good, "actor_rollout_ref.actor.optim.warmup_style=1"],
         "flag": [*good, "--verbose"],
         "verl's own refusal": [*good, "actor_rollout_ref.actor.ppo_mini_batch_size=2048"],
         "good": [*good, "--dry-run"],
@@ -127,7 +143,7 @@ def launch_all(cases, folder, **environment):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
     assert "RESULT" in done.stdout, done.stdout + done.stderr
     return json.loads(done.stdout.split("RESULT")[1].splitlines()[0])
