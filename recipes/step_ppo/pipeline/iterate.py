@@ -7,6 +7,7 @@ after a kill and the stages that are done pass at once.
 
 import argparse
 import ctypes
+import importlib
 import shlex
 import signal
 import subprocess
@@ -70,6 +71,28 @@ def _end_with_parent() -> None:
 STAGES = ("collect", "states", "complete", "prm", "score", "pairs")
 
 
+def check_plan(args: argparse.Namespace, stages: Sequence[Sequence[str]]) -> None:
+    """Refuse, before anything is sampled, what a later stage would refuse after all the sampling.
+
+    Raises:
+        ValueError: a number out of range, or a file of the round before that is not there.
+        SystemExit: from a stage's own parser, an option that it does not have. `collect`, the first, says so itself.
+    """
+    if not 0 <= args.replay_fraction <= 1:
+        raise ValueError(f"--replay-fraction must lie in [0, 1], found {args.replay_fraction}")
+    if args.num_completions < 1 or args.prm_questions < 1 or args.dev_questions < 0:
+        raise ValueError(
+            "--num-completions and --prm-questions must be at least 1 and --dev-questions at least 0, found "
+            f"{args.num_completions}, {args.prm_questions} and {args.dev_questions}"
+        )
+    for name in ("trajectories.jsonl", "values.jsonl") if args.previous and not args.dry_run else ():
+        if not (Path(args.previous) / name).is_file():
+            raise ValueError(f"--previous {args.previous} holds no {name}: is it the folder of a finished round?")
+    for name, *arguments in stages:
+        if name != "collect":
+            importlib.import_module(f"recipes.step_ppo.pipeline.{name}")._parser().parse_args(arguments)
+
+
 def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> None:
     """Choose the questions of the PRM by position: the first `dev_questions` are held out, the next `prm_questions`
     train it.
@@ -114,7 +137,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    for name, *arguments in plan(args):
+    stages = plan(args)
+    check_plan(args, stages)
+    for name, *arguments in stages:
         program = shlex.split(args.prm_launcher) if name == "prm" and args.prm_launcher else [sys.executable]
         stage = [*program, "-m", f"recipes.step_ppo.pipeline.{name}", *arguments]
         print("+ " + shlex.join(stage), flush=True)

@@ -4,6 +4,7 @@ Run a stage again and it goes on: what is on disk is kept, a half-written last l
 """
 
 import glob
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -85,7 +86,14 @@ class OfQuestion(TypedDict):
 
 
 def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, skip_corrupt: bool = False) -> Journal:
-    """Open the record file that a stage writes; `settings` are what its records depend on."""
+    """Open the record file that a stage writes; `settings` are what its records depend on.
+
+    Raises:
+        JournalError: other settings, or damage. DataError: a setting that is not finite.
+    """
+    for name, value in (settings or {}).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DataError(f"--{name.replace('_', '-')} must be a finite number, found {value}")
     return Journal(path, settings, key=KEY, skip_corrupt=skip_corrupt)
 
 

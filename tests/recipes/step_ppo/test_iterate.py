@@ -72,9 +72,34 @@ def test_dry_run_names_every_stage(capsys):
     assert "--replay-values r0/values.jsonl --replay-fraction 0.1" in lines[5] and lines[-1].endswith("--margin 0.8")
 
 
+ROUND = ["--data", "d.parquet", "--output", "r1", "--model", "m", "--prm-model", "p"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--replay-fraction", "1.5"], r"--replay-fraction must lie in \[0, 1\], found 1.5"),
+        (["--num-completions", "0"], "must be at least 1"),
+        (["--prm-questions", "0"], "must be at least 1"),
+        (["--dev-questions", "-1"], "at least 0"),
+        (["--previous", "nowhere"], "nowhere holds no trajectories.jsonl"),
+    ],
+)
+def test_what_a_later_stage_would_refuse_is_refused_before_the_first(options, fault):
+    with pytest.raises(ValueError, match=fault):
+        iterate.main([*ROUND, *options])
+
+
+@pytest.mark.parametrize("stage", [stage for stage in iterate.STAGES if stage != "collect"])
+def test_an_option_that_a_later_stage_lacks_is_refused_before_the_first(stage, capsys):
+    with pytest.raises(SystemExit) as ended:
+        iterate.main([*ROUND, f"--{stage}-options", "--margins 0.8"])
+    captured = capsys.readouterr()
+    assert ended.value.code == 2 and not captured.out and "unrecognized arguments: --margins 0.8" in captured.err
+
+
 def test_the_prm_alone_starts_on_several_devices(capsys):
-    command = ["--data", "d.parquet", "--output", "r1", "--model", "m", "--prm-model", "p", "--dry-run"]
-    iterate.main([*command, "--prm-launcher", "accelerate launch --num_processes 4"])
+    iterate.main([*ROUND, "--dry-run", "--prm-launcher", "accelerate launch --num_processes 4"])
     for line in capsys.readouterr().out.splitlines():
         words = shlex.split(line.removeprefix("+ "))
         launched = words[: words.index("-m")]
