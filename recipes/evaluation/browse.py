@@ -136,10 +136,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         data = page_data(read_outputs(options.folders), read_rows(options.steps) if options.steps else ())
-    except (LaunchError, KeyError) as error:
+        files.write(options.output, render(data))
+    except (LaunchError, OSError) as error:
         print(f"browse: {error}", file=sys.stderr)
         return 2
-    files.write(options.output, render(data))
+    except (KeyError, TypeError, ValueError) as error:
+        what = "a line of the samples or steps lacks a key or holds another kind of value"
+        print(f"browse: {what}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
     print(f"wrote {len(data['samples'])} samples to {options.output}")
     return 0
 

@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -294,15 +295,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fail-below", type=float, metavar="POINTS", help="exit with 1 when a difference is below")
     parser.add_argument("--markdown", type=Path, help="file to write the table to; it is printed in any case")
     options = parser.parse_args(arguments)
+    if options.fail_below is not None and not isfinite(options.fail_below):
+        parser.error(f"--fail-below must be a number of points, not {options.fail_below}")
     try:
         rows, notes = table(read_runs(options.folders), options.metric)
-    except (LaunchError, KeyError) as error:
+        text = markdown(rows, notes)
+        if options.markdown:
+            files.write(options.markdown, text)
+    except (LaunchError, KeyError, OSError) as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2
-    text = markdown(rows, notes)
     print(text)
-    if options.markdown:
-        files.write(options.markdown, text)
     worse = regressions(rows, options.fail_below) if options.fail_below is not None else []
     for row in worse:
         print(

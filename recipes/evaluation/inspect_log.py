@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         written = export(options.folder, options.output)
-    except (LaunchError, KeyError) as error:
+    except (LaunchError, KeyError, OSError) as error:
         print(f"inspect_log: {error}", file=sys.stderr)
         return 2
     print("\n".join(f"wrote {path}" for path in written))

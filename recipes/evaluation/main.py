@@ -18,7 +18,7 @@ from typing import Any
 
 from recipes.common import files
 from recipes.common.rows import read_rows
-from recipes.errors import DataError, EnvironmentProblem, LaunchError
+from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchError
 from recipes.evaluation import handoff, partner_readings, presentation
 from recipes.evaluation.benchmark import Benchmark, load
 from recipes.evaluation.foreign_samples import is_lighteval, is_lm_eval, read_foreign
@@ -44,7 +44,10 @@ def evaluate(settings: Settings) -> dict[str, Any]:
         LaunchError: bad input, a fault of an engine, or data that does not fit.
     """
     benchmarks = load_benchmarks(settings)
-    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir: {settings.output_dir} cannot be made: {error}") from error
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
     written: dict[str, dict[str, Any]] = {}

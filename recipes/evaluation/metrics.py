@@ -49,6 +49,9 @@ def per_problem(
     """
     scores: dict[str, dict[str, float]] = {}
     dropped: dict[str, str] = {}
+    sizes = {len(grades) for grades in graded.values()}
+    # saved responses may be more of one problem than of another, and one number is the mean over all problems
+    mean_right = f"avg@{max(sizes)}" if len(sizes) == 1 else "avg"
     for problem, grades in graded.items():
         counted = [grade for grade in grades if counts(grade.status, grade.reason, options.denominator)]
         if len(counted) < max(options.k, default=1) or not counted:
@@ -56,7 +59,7 @@ def per_problem(
             dropped[problem] = reasons.most_common(1)[0][0] if reasons else "no responses"
             continue
         right = sum(grade.right for grade in counted)
-        found = {f"avg@{len(grades)}": right / len(counted)}
+        found = {mean_right: right / len(counted)}
         for k in options.k:
             found[f"pass@{k}"] = pass_at_k(len(counted), right, k)
             if k > 1:

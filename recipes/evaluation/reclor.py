@@ -30,6 +30,8 @@ def predictions(samples: Sequence[SampledResponse], style: str = "strict") -> tu
         ValueError: ids that are not the positions 0 to n-1.
     """
     first = {int(sample.problem): sample for sample in samples if sample.sample == 0}
+    if not first:
+        raise ValueError("found no response to any question")
     if sorted(first) != list(range(len(first))):
         raise ValueError(
             f"expected the questions 0 to {len(first) - 1}, each once; found ids up to {max(first, default=-1)}"
@@ -48,10 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         found, guessed = predictions(read_samples(options.responses)[1], options.style)
+        with options.output.open("wb") as file:  # a path would get .npy appended
+            np.save(file, found)
     except (OSError, ValueError, JournalError) as error:
         print(f"reclor: {error}", file=sys.stderr)
         return 2
-    np.save(options.output, found)
     print(f"wrote {len(found)} predictions to {options.output}; {guessed} had no readable answer and became A")
     return 0
 

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             write_report(runs, options.output, options.markdown, options.metrics, options.title, options.keep, text_of)
         )
-    except LogError as error:
+    except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     print(f"wrote {options.output}")

@@ -118,6 +118,9 @@ def _samples(path: Path, records: Iterable[Mapping[str, Any]]) -> Iterable[Sampl
     known = {field.name for field in fields(SampledResponse)}
     for record in records:
         try:
-            yield SampledResponse(**{key: value for key, value in record.items() if key in known})
+            sample = SampledResponse(**{key: value for key, value in record.items() if key in known})
         except TypeError as error:
             raise JournalError(f"{path}: a line is no sample ({error}): {str(record)[:80]}") from error
+        if not isinstance(sample.tokens, int) or not isinstance(sample.sample, int) or sample.sample < 0:
+            raise JournalError(f"{path}: a line is no sample (positions from 0, tokens a number): {str(record)[:80]}")
+        yield sample

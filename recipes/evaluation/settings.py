@@ -18,6 +18,7 @@ from recipes.common.settings import Count, CountOrZero, Positive, Share, read
 from recipes.errors import ConfigError
 from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions
+from recipes.evaluation.option_kinds import check_options
 from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
 from recipes.evaluation.sampling import resolve
 
@@ -142,6 +143,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(" ".join(line.strip() for line in f"{error} ({cause})".splitlines()[:3])) from error
+    check_options(config)
     _check_sampling(config["sampling"], config["benchmarks"])
     wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
     partner = config["handoff"]["partner"]
@@ -236,7 +238,7 @@ def _check(settings: Settings) -> None:
     names = [model.name for model in settings.models]
     if len(set(names)) != len(names):
         raise ConfigError(f"two models have the same name, {names}; give one of them {{name: ..., path: ...}}")
-    if any(not isinstance(k, int) or k < 1 for k in settings.metrics.k):
+    if not settings.metrics.k or any(not isinstance(k, int) or k < 1 for k in settings.metrics.k):
         raise ConfigError(f"k: expected whole numbers from 1, found {list(settings.metrics.k)}")
     largest, n = max(settings.metrics.k, default=1), settings.sampling["n"]
     if settings.score_only is None and largest > n:
@@ -245,8 +247,6 @@ def _check(settings: Settings) -> None:
         raise ConfigError("prompt.few_shot=own is a bare prompt: set prompt.chat_template=false")
     if any(not isinstance(tau, int | float) or not 0 < tau <= 1 for tau in settings.metrics.g_pass):
         raise ConfigError(f"metrics.g_pass: expected shares above 0, at most 1, found {settings.metrics.g_pass}")
-    if not isinstance(settings.engines, int) or settings.engines < 1:
-        raise ConfigError(f"engines: expected a whole number from 1, found {settings.engines!r}")
     _check_handoff(settings)
     _check_readings(settings)
 

@@ -244,7 +244,7 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         ),
         (["score_only=f", "benchmarks=[gsm8k]", "handoff.partner=a"], "choose one"),
         (["models=[m]", "benchmarks=[gsm8k]", "score_only=x"], "no models"),
-        (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature >= 0"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=-1"], "temperature must be greater"),
         (
             ["models=[m]", "benchmarks=[gsm8k]", "handoff.partner_memory=1.0"],
             "partner_memory must be less than 1",
@@ -255,6 +255,23 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["models=[m]", "benchmarks=[gsm8k]", "prompt.thinking=2"], "prompt.thinking must be a valid boolean"),
         (["models=[m]", "benchmarks=[gsm8k]", "metrics.g_pass=[0]"], "metrics.g_pass: expected shares"),
         (["models=[m]", "benchmarks=[gsm8k]", "macro={all: gsm8k}"], "macro.all: expected a list"),
+        (["models=[m]", "benchmarks=[gsm8k]", "metrics.denominator=most"], "metrics.denominator must be 'all' or"),
+        (["models=[m]", "benchmarks=[gsm8k]", "metrics.majority=mean"], "metrics.majority must be 'expected' or"),
+        (["models=[m]", "benchmarks=[gsm8k]", "metrics.abstention=no"], "metrics.abstention must be"),
+        (["models=[m]", "benchmarks=[gsm8k]", "grading.math.mode=exact"], "grading.math.mode must be"),
+        (["models=[m]", "benchmarks=[gsm8k]", "grading.multiple_choice.style=x"], "multiple_choice.style must be"),
+        (["models=[m]", "benchmarks=[gsm8k]", "level=95"], "level must be less than 1"),
+        (["models=[m]", "benchmarks=[gsm8k]", "limit=-3"], "limit must be greater"),
+        (["models=[m]", "benchmarks=[gsm8k]", "limit=few"], "limit must be a valid integer"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.n=many"], "sampling.n must be a valid integer"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.temperature=nan"], "sampling.temperature must be a finite"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling.stop=END"], "sampling.stop must be a valid list"),
+        (["models=[m]", "benchmarks=[gsm8k]", "sampling=3"], "sampling must be a valid dictionary"),
+        (["models=[m]", "benchmarks=[gsm8k]", "output_dir=null"], "output_dir must be a valid string"),
+        (["models=[m]", "benchmarks=[gsm8k]", "k=[]"], "k: expected whole numbers"),
+        (["models=m", "benchmarks=[gsm8k]"], "models must be a valid list"),
+        (["models=[m]", "benchmarks=gsm8k"], "benchmarks must be a valid list"),
+        (["models=[m]", "benchmarks=[a/test.jsonl,b/test.jsonl]"], "two have the same name"),
         (["models=[m]", "benchmarks=[gsm8k]", "macro={all: [gsm8k, [gsm8k]]}"], "names a benchmark twice"),
     ],
 )
@@ -336,6 +353,35 @@ def test_the_leaderboard_file_has_an_option_for_every_question(tmp_path):
     saved = write_jsonl(tmp_path / "r.jsonl", rows)
     assert reclor.main([str(saved), str(tmp_path / "p.npy"), "--style", "finish"]) == 0
     assert np.load(tmp_path / "p.npy").tolist() == [2, 0, 3]
+    assert reclor.main([str(saved), str(tmp_path / "predictions")]) == 0
+    assert np.load(tmp_path / "predictions").shape == (3,), "the file has the name that was given"
+
+
+def test_a_leaderboard_file_without_responses_or_a_folder_is_refused(tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("")
+    assert reclor.main([str(tmp_path / "empty.jsonl"), str(tmp_path / "p.npy")]) == 2
+    assert capsys.readouterr().err == "reclor: found no response to any question\n"
+    saved = write_jsonl(tmp_path / "r.jsonl", [SampledResponse("0", 0, "Finish[A]", 1, "stop").__dict__])
+    assert reclor.main([str(saved), str(tmp_path / "no" / "p.npy")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_saved_responses_in_unequal_numbers_have_one_mean(questions, tmp_path):
+    rows = [
+        {"problem": problem, "sample": n, "response": "x", "tokens": 1, "finish_reason": "stop"}
+        for problem, many in (("0", 3), ("1", 2))
+        for n in range(many)
+    ]
+    saved = write_jsonl(tmp_path / "saved.jsonl", rows)
+    out = tmp_path / "out"
+    assert main([f"benchmarks=[{questions}]", f"score_only={saved}", f"output_dir={out}", "k=[1,2]"]) == 0
+    found = json.loads((out / "summary.json").read_text())["models"]["saved"]["sums"]
+    assert set(found["metrics"]) == {"avg", "pass@1", "pass@2", "maj@2"}
+
+
+def test_a_folder_that_cannot_be_made_is_refused(questions, tmp_path, capsys):
+    assert main([f"benchmarks=[{questions}]", "models=[m]", f"output_dir={questions}"]) == 2
+    assert "cannot be made" in capsys.readouterr().err
 
 
 def test_an_unlabelled_split_is_answered_and_not_graded(tmp_path, capsys):

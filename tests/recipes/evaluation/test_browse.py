@@ -215,3 +215,8 @@ def test_what_cannot_be_shown_is_refused(tmp_path, capsys):
     (tmp_path / "steps.jsonl").write_text(json.dumps({"problem": "0", "sample": 0, "steps": [0.5]}))
     assert browse.main([str(tmp_path), "--steps", str(tmp_path / "steps.jsonl")]) == 2
     assert "add the keys model and benchmark" in capsys.readouterr().err
+    (tmp_path / "steps.jsonl").write_text(json.dumps({"model": "m", "benchmark": "b", "problem": "0", "sample": 0}))
+    assert browse.main([str(tmp_path), "--steps", str(tmp_path / "steps.jsonl")]) == 2
+    assert "lacks a key" in capsys.readouterr().err
+    assert browse.main([str(tmp_path), "--output", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err

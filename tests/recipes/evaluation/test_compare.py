@@ -68,6 +68,14 @@ def test_the_gate_opens_only_when_the_whole_interval_is_below(outputs, capsys):
     assert "worse on sums is -30.00 points, at most" in capsys.readouterr().err
     assert compare.main([str(base), str(worse), "--fail-below", "-29"]) == 0, "the interval reaches above"
     assert compare.main([str(worse), str(base), "--fail-below", "0"]) == 0
+    with pytest.raises(SystemExit):
+        compare.main([str(base), str(worse), "--fail-below", "nan"])
+
+
+def test_a_table_that_cannot_be_written_is_said(outputs, tmp_path, capsys):
+    base = outputs("base", {1})
+    assert compare.main([str(base), str(base), "--markdown", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("compare: ")
 
 
 def test_macros_compare_with_equal_weight_of_their_parts(outputs, tmp_path):

@@ -90,6 +90,11 @@ def test_an_unknown_metric_is_refused_with_those_there_are(log, tmp_path, capsys
     assert not (tmp_path / "c.png").exists()
 
 
+def test_a_picture_that_cannot_be_written_is_said(log, tmp_path, capsys):
+    assert report.main([str(log), "--output", str(tmp_path / "curve.words")]) == 2
+    assert capsys.readouterr().err.startswith("report: ")
+
+
 METRIC = "val-core/toy/acc/mean@1"
 
 

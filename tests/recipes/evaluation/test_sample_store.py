@@ -66,6 +66,14 @@ def test_a_damaged_line_in_the_middle_is_refused(tmp_path):
         SampleStore(tmp_path / "r.jsonl", {}, 1)
 
 
+@pytest.mark.parametrize("fault", [{"tokens": "many"}, {"sample": -1}, {"sample": "first"}])
+def test_a_line_with_values_of_another_kind_is_refused(tmp_path, fault):
+    row = {"problem": "0", "sample": 0, "response": "x", "tokens": 1, "finish_reason": "stop"} | fault
+    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(JournalError, match="no sample"):
+        read_samples(tmp_path / "r.jsonl")
+
+
 def test_only_all_samples_of_the_problem_are_taken(tmp_path):
     store = SampleStore(tmp_path / "r.jsonl", SETTINGS, 2)
     for wrong in (samples("p1", 1), samples("p2"), list(reversed(samples("p1")))):

@@ -28,7 +28,7 @@ def test_engines_have_cores_of_their_own():
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [(["engines=0"], "engines: expected"), (["engines=2", "handoff.partner=c/d"], "each turn waits")],
+    [(["engines=0"], "engines must be greater"), (["engines=2", "handoff.partner=c/d"], "each turn waits")],
 )
 def test_bad_numbers_of_engines_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
