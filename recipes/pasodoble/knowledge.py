@@ -103,7 +103,11 @@ def _open_dataset(path: str, split: str) -> Any:
         return _read_files(path, _LOADERS[place.suffix], [str(place)])
     if place.is_absolute() or path.startswith((".", "~")):
         raise FileNotFoundError(f"{path} is neither a folder nor a file ending in {', '.join(_LOADERS)}")
-    return load_dataset(path, split=split)
+    try:
+        return load_dataset(path, split=split)
+    except Exception as error:
+        # The hub's client raises a dozen unrelated types for "not there" and "not reachable".
+        raise ValueError(f"the knowledge dataset {path!r}, split {split!r}, cannot be loaded: {error}") from error
 
 
 def _read_files(path: str, kind: str, files: list[str]) -> Any:

@@ -46,7 +46,10 @@ def load_rows(source: str, split: str, question_key: str) -> list[dict]:
         if question_key not in table.column_names:
             raise ValueError(f"{source} has no column {question_key!r}; it has {', '.join(table.column_names)}")
         rows = [dict(row) for row in table]
-    return [{"idx": number, **row} for number, row in enumerate(rows)]
+    found = [{"idx": number, **row} for number, row in enumerate(rows)]
+    if odd := next((row for row in found if not isinstance(row["idx"], int | str)), None):
+        raise ValueError(f"{source}: the idx of a row must be a number or a text, found {odd['idx']!r:.80}")
+    return found
 
 
 def gold_answer(row: dict) -> str:
@@ -114,7 +117,7 @@ def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -
         files.write_json_lines(cache, measure_agreement(options, rows))
     known = {}
     for row in read_rows(path, "question"):
-        if not isinstance(row.get("agreement"), int | float) or "idx" not in row:
+        if not isinstance(row.get("agreement"), int | float) or not isinstance(row.get("idx"), int | str):
             raise ValueError(f"{path} must hold lines with idx, question and agreement, found {row!r:.120}")
         known[row["idx"]] = row
     for row in rows:

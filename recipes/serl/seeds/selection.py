@@ -26,7 +26,8 @@ def filter_by_agreement(rows: Sequence[dict], agreement: dict[int, float], *, lo
 def balance_levels(rows: Sequence[dict], n: int, *, level_key: str | None, seed: int = 42) -> list[dict]:
     """Draw `n` rows by `seed` with the values of `level_key` in equal shares, in the order of `rows`.
 
-    Levels that have too few rows give all, and the others share the rest. Without `level_key` the draw is uniform.
+    Levels that have too few rows give all, and the others share the rest; rows without one are a level. Without
+    `level_key` the draw is uniform.
     Raises `ValueError` when there are fewer than `n` rows.
     """
     if n < 1 or len(rows) < n:
@@ -34,14 +35,14 @@ def balance_levels(rows: Sequence[dict], n: int, *, level_key: str | None, seed:
             f"{n} seeds are asked for and {len(rows)} questions are left; widen the bounds or ask for fewer"
         )
     rng = random.Random(seed)
-    by_level: dict[object, list[int]] = defaultdict(list)
+    by_level: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
-        by_level[row[level_key] if level_key else None].append(place)
+        by_level[str(row.get(level_key)) if level_key else ""].append(place)
     for places in by_level.values():
         rng.shuffle(places)
     chosen: list[int] = []
     # Round by round, so that a short level leaves its share to the others; sorted, so that the draw is reproducible.
-    levels = sorted(by_level, key=str)
+    levels = sorted(by_level)
     while len(chosen) < n:
         for level in levels:
             if by_level[level] and len(chosen) < n:

@@ -88,6 +88,12 @@ def test_a_broken_file_in_a_folder_is_refused(tmp_path):
         load_documents(str(tmp_path))
 
 
+def test_a_dataset_that_cannot_be_reached_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="the knowledge dataset 'nan', split 'train', cannot be loaded"):
+        load_documents("nan", split="train", text_column="text")
+
+
 def test_only_long_documents_are_refused(tmp_path):
     path = write(tmp_path / "k.jsonl", ROWS[:2])
     with pytest.raises(ValueError, match=r"all 2 documents are longer than 2 tokens \(the shortest has 3\)"):

@@ -129,6 +129,23 @@ def test_levels_with_few_rows_leave_their_share_to_the_others():
     assert len(balance_levels(rows, 12, level_key=None)) == 12
 
 
+def test_rows_without_a_level_and_levels_of_any_kind_are_levels():
+    rows = [{"idx": i, "level": [1]} for i in range(4)] + [{"idx": i} for i in range(4, 8)]
+    assert [row["idx"] < 4 for row in balance_levels(rows, 4, level_key="level")].count(True) == 2
+
+
+@pytest.mark.parametrize("place", ["source", "agreement"])
+def test_an_index_that_is_neither_number_nor_text_is_named(tmp_path, place, capsys):
+    rows = {"source": [{"problem": "1+1?", "idx": 0}], "agreement": [{"idx": 0, "question": "1+1?", "agreement": 0.5}]}
+    rows[place][0]["idx"] = {"a": 1}
+    for name, content in rows.items():
+        write(tmp_path / f"{name}.jsonl", content)
+    files = ["--source", str(tmp_path / "source.jsonl"), "--agreement", str(tmp_path / "agreement.jsonl")]
+    assert main([*files, "--val-source", "", "--num", "1", "--output-dir", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "idx" in error and "{'a': 1}" in error
+
+
 def test_both_bounds_of_the_agreement_are_kept():
     rows = [{"idx": i} for i in range(17)]
     kept = filter_by_agreement(rows, {i: i / 16 for i in range(17)}, low=0.25, high=0.75)
