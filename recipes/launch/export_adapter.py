@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.errors import LaunchError, MissingFileError
+from recipes.errors import DataError, LaunchError, MissingFileError
 
 ADAPTER = "lora_adapter"
 META = "lora_train_meta.json"
@@ -23,13 +23,16 @@ def check_checkpoint(folder: Path) -> dict:
     """Rank and alpha that the checkpoint was trained with.
 
     Raises:
-        MissingFileError: it is no FSDP checkpoint of a model with adapters.
+        MissingFileError: it is no FSDP checkpoint of a model with adapters. DataError: its settings are damaged.
     """
     if not (folder / "fsdp_config.json").is_file():
         raise MissingFileError(f"{folder} holds no fsdp_config.json: give the actor's folder of a global_step_N")
     if not (folder / META).is_file():
         raise MissingFileError(f"{folder} holds no {META}: it was trained without adapters; use verl.model_merger")
-    return json.loads((folder / META).read_text(encoding="utf-8"))
+    try:
+        return json.loads((folder / META).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{folder / META} is damaged ({error}): take another checkpoint") from error
 
 
 def export(folder: Path, output: Path, *, merge: bool) -> None:
@@ -39,8 +42,8 @@ def export(folder: Path, output: Path, *, merge: bool) -> None:
         LaunchError: the checkpoint or the output folder is not fit.
     """
     check_checkpoint(folder)
-    if output.exists() and any(output.iterdir()):
-        raise MissingFileError(f"{output} is not empty: give a new folder")
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise MissingFileError(f"{output} is not an empty folder: give a new one")
     from verl.model_merger.base_model_merger import ModelMergerConfig
     from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 

@@ -70,8 +70,8 @@ def resume_step(directory: Path, state_file: str | None = None) -> tuple[int, st
     """
     tracker = directory / TRACKER
     steps = complete_steps(directory, state_file)
-    named = tracker.read_text().strip() if tracker.is_file() else None
-    if named is not None and named.isdigit() and int(named) in steps:
+    named = tracker.read_text(errors="replace").strip() if tracker.is_file() else None
+    if named is not None and named.isdecimal() and int(named) in steps:
         return int(named), None
     if named is None and not steps:
         return 0, None
@@ -117,7 +117,7 @@ def _lines(path: Path, last_step: int) -> dict[int, str]:
     lines: dict[int, str] = {}
     if not path.is_file():
         return lines
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             record = json.loads(line)
             step = record["step"]

@@ -66,8 +66,13 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.poll):
-            processes = leftovers.processes_of({self.run.name})
-            self.died = dead_actor() or self._dead_engine(processes) or self._standing(processes)
+            try:
+                processes = leftovers.processes_of({self.run.name})
+                self.died = dead_actor() or self._dead_engine(processes) or self._standing(processes)
+            except Exception as error:  # whatever Ray raises when its head is busy: a lost look must not end the watch
+                print(
+                    f"watchdog: a look failed, the next is in {self.poll:g} s: {error!r}", file=sys.stderr, flush=True
+                )
             if self.died:
                 break
         else:

@@ -65,8 +65,12 @@ def test_what_is_no_checkpoint_with_adapters_is_refused(checkpoint, tmp_path, ca
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").write_text("")
     assert export_adapter.main([str(folder), str(tmp_path / "full")]) == 2
+    assert export_adapter.main([str(folder), str(tmp_path / "full" / "kept")]) == 2
+    (folder / export_adapter.META).write_text('{"r": 4, ')
+    assert export_adapter.main([str(folder), str(tmp_path / "new")]) == 2
     (folder / export_adapter.META).unlink()
     assert export_adapter.main([str(folder), str(tmp_path / "new")]) == 2
     assert export_adapter.main([str(tmp_path), str(tmp_path / "new")]) == 2
     told = capsys.readouterr().err
-    assert "is not empty" in told and "trained without adapters" in told and "holds no fsdp_config.json" in told
+    assert told.count("is not an empty folder") == 2 and "is damaged" in told
+    assert "trained without adapters" in told and "holds no fsdp_config.json" in told

@@ -31,7 +31,7 @@ def make_step(directory, step, *, shards=1, data=True):
 
 
 def track(directory, text):
-    (directory / resume.TRACKER).write_text(text)
+    (directory / resume.TRACKER).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 def test_nothing_yet(tmp_path):
@@ -46,7 +46,7 @@ def test_the_tracker_is_followed(tmp_path):
     assert resume.resume_step(tmp_path) == (2, None)
 
 
-@pytest.mark.parametrize("text", ["", "four", "6", "8"])
+@pytest.mark.parametrize("text", ["", "four", "6", "8", "²", b"\xff\xfe4"])
 def test_a_tracker_without_a_complete_folder_falls_back(tmp_path, text):
     make_step(tmp_path, 2, shards=2)
     make_step(tmp_path, 4, shards=2)
@@ -188,3 +188,11 @@ def test_what_is_logged_of_one_step_at_two_times_stays_together(tmp_path):
     metrics.write_text(line(2, 1) + json.dumps({"step": 2, "data": {"val": 0.5}}) + "\n")
     resume.join_metrics(metrics)
     assert read(metrics) == [{"step": 1, "data": {"attempt": 0}}, {"step": 2, "data": {"attempt": 1, "val": 0.5}}]
+
+
+def test_a_line_that_is_no_text_costs_no_other(tmp_path):
+    """A machine that loses its power may leave anything at the end of a file."""
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_bytes(b'{"step": 1, "data": {"a": 1}}\n\xff\xfe\x00\n')
+    assert not resume.carry_metrics_over(metrics, 1)
+    assert [json.loads(line)["step"] for line in resume.history_file(metrics).read_text().splitlines()] == [1]

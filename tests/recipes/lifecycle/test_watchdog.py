@@ -84,3 +84,24 @@ def test_segments_are_noted_while_ray_does_not_answer_and_until_the_run_ends(mon
     answers.set()
     assert ended.wait(30) and looks.count("a worker died") > 3
     dog.stop()
+
+
+def test_a_look_that_fails_does_not_end_the_watch(monkeypatch, capsys):
+    ended, answers = threading.Event(), iter([ConnectionError("the head is busy"), None, "a worker died"])
+    dog = watchdog.Watchdog(run=leftovers.RunRecord("run", 1, "", 0.0, 0.0), poll=0.01, grace=0.01)
+
+    def dead_actor():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(watchdog, "dead_actor", dead_actor)
+    monkeypatch.setattr(dog._segments, "look", lambda: None)
+    for name in ("remove_shared_memory", "end_run"):
+        monkeypatch.setattr(watchdog.leftovers, name, lambda _: None)
+    monkeypatch.setattr(watchdog.os, "_exit", lambda code: ended.set())
+    dog.start()
+    assert ended.wait(30) and dog.died == "a worker died"
+    assert "a look failed" in capsys.readouterr().err
+    dog.stop()
