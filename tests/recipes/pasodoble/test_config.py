@@ -81,6 +81,8 @@ def test_the_reference_values_reach_both_roles():
             0.0,
         )
         assert (actor.loss_agg_mode, actor.loss_scale_factor) == ("seq-mean-token-sum-norm", 6144)
+        # no dual clip: an advantage below 0 is not bounded by a ratio of 3
+        assert actor.clip_ratio_c == 1e9
         assert tree.algorithm.norm_adv_by_std_in_grpo and tree.algorithm.adv_estimator == "grpo"
     assert GameSettings.from_config({}) == settings_of(config)
 

@@ -49,6 +49,8 @@ def test_the_published_numbers():
     assert config.data.train_batch_size == actor.ppo_mini_batch_size == config.critic.ppo_mini_batch_size == 32
     assert (actor.ppo_epochs, actor.clip_ratio, config.critic.cliprange_value, rollout.n) == (1, 0.2, 0.2, 1)
     assert (rollout.temperature, rollout.top_p, rollout.top_k) == (1.0, 0.8, 50)
+    # no dual clip: an advantage below 0 is not bounded by a ratio of 3
+    assert actor.clip_ratio_c == 1e9
     for optim in (actor.optim, config.critic.optim):
         assert (optim.lr, optim.weight_decay, optim.lr_warmup_steps_ratio, optim.clip_grad) == (1e-6, 0.01, 0.1, 1.0)
         assert list(optim.betas) == [0.9, 0.95] and optim.override_optimizer_config == {"eps": 1e-6}
