@@ -280,13 +280,14 @@ def _resume_step(config, checkpoints: Path, state_file: str | None) -> int:
 
     if config.trainer.resume_mode == "disable":
         return 0
+    per_node = config.trainer.n_gpus_per_node if config.trainer.nnodes > 1 else None
     if config.trainer.resume_mode == "resume_path":
         folder = Path(str(config.trainer.resume_from_path))
         named = resume.STEP_FOLDER.fullmatch(folder.name) and folder.is_dir()
-        if not named or not resume.is_complete(folder, state_file):
+        if not named or not resume.is_complete(folder, state_file, per_node):
             raise CheckpointError(f"trainer.resume_from_path={folder} is not a complete global_step_N folder")
         return int(folder.name.rpartition("_")[2])
-    step, mended = resume.resume_step(checkpoints, state_file)
+    step, mended = resume.resume_step(checkpoints, state_file, per_node)
     if mended:
         print(mended, file=sys.stderr)
     return step

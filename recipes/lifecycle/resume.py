@@ -19,11 +19,15 @@ TRACKER = "latest_checkpointed_iteration.txt"
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
 
 
-def what_is_missing(folder: Path, state_file: str | None = None) -> str:
+def what_is_missing(folder: Path, state_file: str | None = None, per_node: int | None = None) -> str:
     """What keeps a step folder from being a complete checkpoint, "" for one that is.
 
     It needs what verl writes last (the dataloader state), every rank's model, an end in each of verl's files (a zip
     archive has its directory there, which a cut takes away), and the whole of the recipe's own state.
+
+    Args:
+        per_node: ranks of one node in a run on several, each of which may have written to a disk of its own: the models
+            of whole other nodes may then be elsewhere. None where every rank writes here.
     """
     if state_file is not None:
         try:
@@ -37,7 +41,7 @@ def what_is_missing(folder: Path, state_file: str | None = None) -> str:
     for role in (path for path in folder.iterdir() if path.is_dir()):
         shards = [re.fullmatch(r"model_world_size_(\d+)_rank_(\d+)\.pt", path.name) for path in role.iterdir()]
         found = [(int(match[1]), int(match[2])) for match in shards if match]
-        if found and len(found) != found[0][0]:
+        if found and not _whole({rank for _, rank in found}, found[0][0], per_node):
             return f"{role.name} has {len(found)} of {found[0][0]} shards"
     for path in (folder / "data.pt", *folder.glob("*/*.pt")):
         if not zipfile.is_zipfile(path):
@@ -45,38 +49,45 @@ def what_is_missing(folder: Path, state_file: str | None = None) -> str:
     return ""
 
 
-def is_complete(folder: Path, state_file: str | None = None) -> bool:
+def _whole(ranks: set[int], world: int, per_node: int | None) -> bool:
+    """Whether these are all ranks, or all of each node that has any; verl numbers them node by node."""
+    size = per_node or world
+    return all(set(range(first, first + size)) <= ranks for first in {rank // size * size for rank in ranks})
+
+
+def is_complete(folder: Path, state_file: str | None = None, per_node: int | None = None) -> bool:
     """Whether nothing is missing from a step folder."""
-    return not what_is_missing(folder, state_file)
+    return not what_is_missing(folder, state_file, per_node)
 
 
-def complete_steps(directory: Path, state_file: str | None = None) -> list[int]:
+def complete_steps(directory: Path, state_file: str | None = None, per_node: int | None = None) -> list[int]:
     """Steps with a complete folder, ascending."""
     if not directory.is_dir():
         return []
     steps = [(int(match[1]), path) for path in directory.iterdir() if (match := STEP_FOLDER.fullmatch(path.name))]
-    return sorted(step for step, path in steps if is_complete(path, state_file))
+    return sorted(step for step, path in steps if is_complete(path, state_file, per_node))
 
 
-def resume_step(directory: Path, state_file: str | None = None) -> tuple[int, str | None]:
+def resume_step(directory: Path, state_file: str | None = None, per_node: int | None = None) -> tuple[int, str | None]:
     """The step a run will resume from (0 for none), and a sentence when the tracker had to be mended.
 
     Args:
         directory: where the run keeps its checkpoints.
         state_file: the name of the recipe's own state in a step folder, None for a recipe without.
+        per_node: as `what_is_missing` takes it.
 
     Raises:
         CheckpointError: step folders exist, the tracker names none of them and none is complete.
     """
     tracker = directory / TRACKER
-    steps = complete_steps(directory, state_file)
+    steps = complete_steps(directory, state_file, per_node)
     named = tracker.read_text(errors="replace").strip() if tracker.is_file() else None
     if named is not None and named.isdecimal() and int(named) in steps:
         return int(named), None
     if named is None and not steps:
         return 0, None
     folder = directory / f"global_step_{named}"
-    reason = f" ({what_is_missing(folder, state_file)})" if folder.is_dir() else ""
+    reason = f" ({what_is_missing(folder, state_file, per_node)})" if folder.is_dir() else ""
     if not steps:
         raise CheckpointError(
             f"{tracker} says {named!r}, and {directory} holds no complete checkpoint{reason}: "

@@ -196,3 +196,30 @@ def test_a_line_that_is_no_text_costs_no_other(tmp_path):
     metrics.write_bytes(b'{"step": 1, "data": {"a": 1}}\n\xff\xfe\x00\n')
     assert not resume.carry_metrics_over(metrics, 1)
     assert [json.loads(line)["step"] for line in resume.history_file(metrics).read_text().splitlines()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "complete"),
+    [
+        ((0, 1), 2, True),
+        ((2, 3), 2, True),
+        ((0, 1, 2, 3), 2, True),
+        ((0, 1), None, False),
+        ((1,), 2, False),
+        ((0, 1, 3), 2, False),
+        ((0, 1), 4, False),
+    ],
+)
+def test_the_shards_of_whole_other_nodes_may_be_on_their_disks(tmp_path, ranks, per_node, complete):
+    actor = tmp_path / "global_step_2" / "actor"
+    actor.mkdir(parents=True)
+    for rank in ranks:
+        (actor / f"model_world_size_4_rank_{rank}.pt").write_bytes(archive())
+    (actor.parent / "data.pt").write_bytes(archive())
+    assert resume.is_complete(actor.parent, per_node=per_node) == complete
+    track(tmp_path, "2")
+    if complete:
+        assert resume.resume_step(tmp_path, per_node=per_node) == (2, None)
+    else:
+        with pytest.raises(CheckpointError, match="of 4 shards"):
+            resume.resume_step(tmp_path, per_node=per_node)
