@@ -19,7 +19,7 @@ _ANSWER_IS = re.compile(r"(?i:\banswer)\s*(?:(?i:is)\s*:?|:)\s*(?=(?P<rest>[^\n]
 _OPTION = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
 _DENIAL = re.compile(r"\W*(?:[A-Za-z]{2,}\s+)?(?:not|neither|never)\b", re.IGNORECASE)
 _MMLU_ANSWER_IS = re.compile(r"answer is \(?([A-J])\)?")
-_MMLU_ANSWER = re.compile(r"[aA]nswer:\s*([A-J])")
+_MMLU_ANSWER = re.compile(r"[aA]nswer:(?=\s*([A-J]))")  # the letter may be the A of another "Answer:"
 _MMLU_LAST = re.compile(r"\b[A-J]\b")
 
 
