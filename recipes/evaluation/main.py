@@ -276,8 +276,12 @@ def _comparisons(settings: Settings, scores: Mapping[str, Mapping[str, Scores]])
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(given):
+        print(__doc__)
+        return 0
     try:
-        settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+        settings = read_settings(given)
         summary = evaluate(settings)
     except LaunchError as error:
         print(f"evaluation: {error}", file=sys.stderr)
