@@ -38,6 +38,8 @@ def _one(raw: Any) -> tuple[str, str]:
         return "", "gold_missing"
     if isinstance(raw, bool):
         return str(raw), ""
+    if isinstance(raw, int) and raw.bit_length() > 4 * MAX_ANSWER_CHARS:
+        return "", "gold_unparsable"  # Python writes no number of more than 4,300 digits
     if isinstance(raw, numbers.Real):
         if isinstance(raw, float) and not math.isfinite(raw):
             return "", "gold_missing"

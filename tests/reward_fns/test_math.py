@@ -163,6 +163,7 @@ def test_answer_scope():
         (r"text \boxed{\frac{1}{2}}", (r"\frac{1}{2}",)),
         ("a\n#### 1,234", ("1,234",)),
         (math.nan, ()),
+        pytest.param(10**5000, (), id="5001 digits"),
         (b"42", ()),
         (object(), ()),
     ],
