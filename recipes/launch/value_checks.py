@@ -32,6 +32,8 @@ KINDS: Mapping[str, Any] = {
     "trainer.test_freq": int,
     "trainer.total_epochs": Count,
     "trainer.total_training_steps": Count | None,
+    "trainer.max_actor_ckpt_to_keep": int | None,
+    "trainer.max_critic_ckpt_to_keep": int | None,
     "data.train_batch_size": Count,
     "data.max_prompt_length": Count,
     "data.max_response_length": Count,

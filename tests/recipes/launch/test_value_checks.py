@@ -62,6 +62,7 @@ ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "roll
         (f"{ROLLOUT}.val_kwargs.n", None, "must be a valid integer, found None"),
         ("proposer.actor_rollout_ref.rollout.n", 0, "must be greater than or equal to 1, found 0"),
         ("trainer.total_epochs", 1.5, "must be a valid integer, found 1.5"),
+        ("trainer.max_actor_ckpt_to_keep", "all", "must be a valid integer, found 'all'"),
         ("trainer.total_training_steps", 0, "must be greater than or equal to 1, found 0"),
         (f"{ROLLOUT}.dtype", "fp8", "must be 'auto', 'half', 'float16', 'bfloat16', 'float' or 'float32', found 'fp8'"),
         (f"{ACTOR}.fsdp_config.model_dtype", "fp8", f"must be {PRECISIONS}, found 'fp8'"),
