@@ -76,3 +76,16 @@ def test_processed_log_probs_are_those_of_the_law_that_was_sampled(open_engine, 
             )
         seen |= set(one.mask)
     assert seen == {0, 1}
+
+
+def test_log_probs_of_a_request_that_full_steps_left_out_are_its_own(open_engine, models, jobs, reference_with):
+    """All eight prompts fit in the first step, but not five tokens of each in the next: the drafts of some wait."""
+    settings = dict(junior_model=str(models["near"]), mode="speculative", num_draft_tokens=4, adapt_draft_tokens=False)
+    engine = open_engine(models["senior"], settings, max_num_batched_tokens=24, max_num_seqs=8, **SMALL)
+    short = [dataclasses.replace(job, prompt=job.prompt[-3:], num_tokens=20) for job in jobs[:8]]
+    written, reference = engine.run(short, logprobs=0), reference_with("near")
+    for job, one, output in zip(short, written, engine.outputs, strict=True):
+        laws = [reference.log_probs(m, job.prompt + one.token_ids)[len(job.prompt) - 1 :] for m in (0, 1)]
+        for k, (token, author) in enumerate(zip(one.token_ids, one.mask, strict=True)):
+            found = output.outputs[0].logprobs[k][token].logprob
+            assert found == pytest.approx(float(laws[author][k]), abs=2e-3), (k, author)

@@ -17,48 +17,55 @@ def log_probs_of(logits: torch.Tensor, tokens: torch.Tensor, number: int, mode: 
 
 
 class DraftLogProbs:
-    """The junior's log-probs of its latest drafts, kept until the senior has verified them."""
+    """The junior's log-probs of each request's latest drafts, kept until the senior has verified them.
+
+    That may be several steps later: a step whose token budget is spent leaves running requests out.
+    """
 
     def __init__(self) -> None:
         self._steps: list[LogprobsTensors] = []
-        self._row_of: dict[str, int] = {}
+        self._of: dict[str, tuple[list[LogprobsTensors], int]] = {}
 
     def start(self, request_ids: Sequence[str]) -> None:
-        """Forget the last drafts; the next ones belong to these requests, in this order."""
+        """The next drafts belong to these requests, in this order, in place of their last ones."""
         self._steps = []
-        self._row_of = {request_id: row for row, request_id in enumerate(request_ids)}
+        self._of.update((request_id, (self._steps, row)) for row, request_id in enumerate(request_ids))
 
     def add(self, tensors: LogprobsTensors) -> None:
         """Keep what belongs to the next drafted position of every request."""
         self._steps.append(tensors)
 
-    def place(
-        self,
-        table: LogprobsTensors,
-        request_ids: Sequence[str],
-        requests: torch.Tensor,
-        positions: torch.Tensor,
-        width: int,
-    ) -> None:
-        """Write the drafts' log-probs into ``table``, whose rows are ``request * width + position``.
+    def forget(self, request_id: str) -> None:
+        """Drop a request; unknown ids are ignored."""
+        self._of.pop(request_id, None)
 
-        Args:
-            table: columns: the token itself, then the likeliest; may be wider than what was kept, as another request
-                may ask for more.
-            request_ids: the requests of this step, which may stand in another order than when they were drafted.
-            requests, positions: (M,) the drafts to write. Where none were kept, no request of that step asked for any.
-        """
-        if not len(requests) or not self._steps:
-            return
-        rows = torch.tensor([self._row_of.get(request_id, -1) for request_id in request_ids], device=requests.device)
-        target = requests * width + positions
-        for whole, kept in zip(table[:3], zip(*(step[:3] for step in self._steps), strict=True), strict=True):
-            chosen = torch.stack(kept, dim=1)[rows[requests], positions]
-            if whole.ndim == 1:
-                whole[target] = chosen.to(whole.dtype)
-            else:
-                columns = min(whole.shape[1], chosen.shape[1])
-                whole[target, :columns] = chosen[:, :columns].to(whole.dtype)
+    def latest(
+        self, request_ids: Sequence[str], num_drafts: int, columns: int, device: torch.device
+    ) -> LogprobsTensors:
+        """(N, K, columns) log-probs of K = ``num_drafts`` drafts of each request; nothing where none were kept, as the
+        requests of that step asked for none or for fewer columns."""
+        shape = (len(request_ids), num_drafts)
+        table = empty_table(len(request_ids) * num_drafts, columns, device)
+        tables = [whole.view(*shape, *whole.shape[1:]) for whole in table[:3]]
+        drafted: dict[int, tuple[list[LogprobsTensors], list[int], list[int]]] = {}
+        for at, request_id in enumerate(request_ids):
+            steps, row = self._of.get(request_id, ([], 0))
+            if steps:
+                _, places, rows = drafted.setdefault(id(steps), (steps, [], []))
+                places.append(at)
+                rows.append(row)
+        for steps, places, rows in drafted.values():
+            at = torch.tensor(places).to(device, non_blocking=True)[:, None]
+            from_row = torch.tensor(rows).to(device, non_blocking=True)
+            drafts = torch.arange(min(num_drafts, len(steps)), device=device)
+            for whole, kept in zip(tables, zip(*(step[:3] for step in steps), strict=True), strict=True):
+                chosen = torch.stack(kept[: len(drafts)], dim=1)[from_row].to(whole.dtype)
+                if whole.ndim == 2:
+                    whole[at, drafts] = chosen
+                else:
+                    common = min(columns, chosen.shape[2])
+                    whole[..., :common][at, drafts] = chosen[..., :common]
+        return LogprobsTensors(*tables)
 
 
 def empty_table(rows: int, columns: int, device: torch.device) -> LogprobsTensors:

@@ -86,6 +86,7 @@ class SpeculativeRunnerMixin:
         corrections = super()._update_states(scheduler_output)
         for request_id in scheduler_output.finished_req_ids:
             self._states.remove(request_id)
+            self._draft_log_probs.forget(request_id)
             for kept in (self._noise_keys, self._resumed, self._least):
                 kept.pop(request_id, None)
         for new in scheduler_output.scheduled_new_reqs:
@@ -169,8 +170,13 @@ class SpeculativeRunnerMixin:
                 kept = log_probs_of(reported, own[requests, positions], number, mode)
                 for whole, part in zip(log_probs[:3], kept[:3], strict=True):
                     whole[target] = part.to(whole.dtype)
-            by_junior = (this.authors[:, :-1] == JUNIOR) & (np.arange(this.drafts.shape[1]) < this.num_drafts[:, None])
-            self._draft_log_probs.place(log_probs, ids, *self._to_device(np.stack(np.nonzero(by_junior))), width)
+            most = this.drafts.shape[1]
+            if most:
+                by_junior = (this.authors[:, :-1] == JUNIOR) & (np.arange(most) < this.num_drafts[:, None])
+                requests, positions = self._to_device(np.stack(np.nonzero(by_junior)))
+                drafted = self._draft_log_probs.latest(ids, most, number + 1, self.device)
+                for whole, part in zip(log_probs[:3], drafted[:3], strict=True):
+                    whole[requests * width + positions] = part[requests, positions]
         self._draft_log_probs.start(ids)
         return SamplerOutput(sampled_token_ids=emitted.int(), logprobs_tensors=log_probs)
 
