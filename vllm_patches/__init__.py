@@ -1,7 +1,7 @@
 """Out-of-tree additions to vLLM: tandem decoding, and CPU weights that can be reloaded in place.
 
 Installing the package changes nothing for engines without tandem decoding: the entry point adds a read-only property to
-``CompletionOutput``; for engines whose ``additional_config`` holds a ``tandem`` section it pins the V1 model runner and
+``CompletionOutput``; for engines whose ``additional_config`` holds a ``tandem`` section it chooses the model runner and
 checks each request in the front end; and on a CPU, only under ``VERL_DUETS_CPU=1``, it keeps linear weights where a
 trainer can write them.
 """
@@ -33,7 +33,9 @@ def register() -> None:
         from vllm_patches.tandem import frontend
 
         frontend.add_authorship_property()
-        frontend.pin_v1_runner()
+        frontend.choose_runner()
+        if not guard.problems("v2_config"):
+            frontend.let_v2_have_the_junior()
         frontend.check_requests()
 
     if os.environ.get(CPU_SWITCH) == "1":

@@ -11,6 +11,7 @@ from functools import cache
 
 from vllm_patches import upstream
 from vllm_patches.tandem.speculative.upstream_symbols import SPECULATIVE_SYMBOLS
+from vllm_patches.tandem.speculative.v2.upstream_symbols import SPECULATIVE_V2_SYMBOLS, V2_CONFIG_SYMBOLS
 from vllm_patches.tandem.upstream_symbols import LAZY_ADAPTERS_SYMBOLS, SHARED_WEIGHTS_SYMBOLS, TANDEM_SYMBOLS
 from vllm_patches.upstream import Fields, Ledger, Source, State, Symbol
 
@@ -34,7 +35,7 @@ LEDGER: Ledger = {
         ),
         Symbol(
             "vllm.config:VllmConfig.use_v2_model_runner",
-            "is False for an engine whose additional_config holds `tandem`; untouched for all others",
+            "is what `tandem` in additional_config says, if it holds that; untouched for all other engines",
             Source("use_v2_model_runner = envs.VLLM_USE_V2_MODEL_RUNNER"),
         ),
         Symbol(
@@ -67,6 +68,8 @@ LEDGER: Ledger = {
     ),
     "tandem": TANDEM_SYMBOLS,
     "speculative": SPECULATIVE_SYMBOLS,
+    "speculative_v2": SPECULATIVE_V2_SYMBOLS,
+    "v2_config": V2_CONFIG_SYMBOLS,
     "shared_weights": SHARED_WEIGHTS_SYMBOLS,
     "lazy_adapters": LAZY_ADAPTERS_SYMBOLS,
 }

@@ -199,8 +199,9 @@ def resolve(name: str) -> Any:
 
 
 def beneath_patches(found: Any) -> Any:
-    """The code of a function, class or property, beneath decorators and replacements."""
-    code: Any = found.fget if isinstance(found, property) else found
+    """The code of a function, class, property or Triton kernel, beneath decorators and replacements."""
+    # Triton's compiler and its interpreter both keep a kernel's function as `fn`; without Triton it is the function.
+    code: Any = found.fget if isinstance(found, property) else getattr(found, "fn", found)
     return inspect.unwrap(code)
 
 

@@ -1,6 +1,8 @@
-"""What the front end of a tandem engine needs: the mask on the output, the V1 runner, and a check of each request."""
+"""What the front end of a tandem engine needs: the mask on the output, the choice of a runner, a check of requests."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -8,6 +10,7 @@ from vllm_patches.tandem.config import CONFIG_KEY
 from vllm_patches.upstream import is_replaced, replaces
 
 RESPONSES_KEY = "tandem_responses"
+DRAFT_MODEL_ON_V2 = "speculative method 'draft_model'"
 
 
 def add_authorship_property() -> None:
@@ -34,8 +37,9 @@ def _authorship_mask(output) -> list[int] | None:
     return channel.reshape(-1).astype(int).tolist()
 
 
-def pin_v1_runner() -> None:
-    """Make ``VllmConfig.use_v2_model_runner`` False for engines with a ``tandem`` section in ``additional_config``."""
+def choose_runner() -> None:
+    """Make ``VllmConfig.use_v2_model_runner`` say, for engines with a ``tandem`` section in ``additional_config``, what
+    that section says."""
     from vllm.config import VllmConfig
 
     upstream = VllmConfig.use_v2_model_runner
@@ -44,9 +48,26 @@ def pin_v1_runner() -> None:
 
     @replaces(upstream.fget)
     def use_v2_model_runner(config) -> bool:
-        return False if is_tandem(config) else upstream.fget(config)
+        return wants_v2(config) if is_tandem(config) else upstream.fget(config)
 
     VllmConfig.use_v2_model_runner = property(use_v2_model_runner)
+
+
+def let_v2_have_the_junior() -> None:
+    """Take the draft model off what V2 does not support, for an engine that decodes in tandem on V2: the worker brings
+    the speculator that vLLM lacks."""
+    from vllm.config import VllmConfig
+
+    unsupported = VllmConfig._get_v2_model_runner_unsupported_features
+    if is_replaced(unsupported):
+        return
+
+    @replaces(unsupported)
+    def _get_v2_model_runner_unsupported_features(config) -> list[str]:
+        found = unsupported(config)
+        return [one for one in found if not (wants_v2(config) and one == DRAFT_MODEL_ON_V2)]
+
+    VllmConfig._get_v2_model_runner_unsupported_features = _get_v2_model_runner_unsupported_features
 
 
 def check_requests() -> None:
@@ -67,7 +88,7 @@ def check_requests() -> None:
         request = upstream(processor, *args, **kwargs)
         if is_tandem(processor.vllm_config):
             try:
-                _rules_of(processor).check(request)
+                _rules_of(processor).check(request, from_client=True)
             except ValueError as fault:
                 # A plain ValueError is HTTP 500 since 0.28.
                 raise VLLMValidationError(str(fault)) from fault
@@ -93,3 +114,9 @@ def is_tandem(vllm_config) -> bool:
     """Whether this engine was asked to decode in tandem."""
     additional = vllm_config.additional_config
     return isinstance(additional, dict) and CONFIG_KEY in additional
+
+
+def wants_v2(vllm_config) -> bool:
+    """Whether this engine was asked to decode in tandem on the V2 runner."""
+    section = vllm_config.additional_config[CONFIG_KEY] if is_tandem(vllm_config) else None
+    return isinstance(section, Mapping) and section.get("runner") == "v2"

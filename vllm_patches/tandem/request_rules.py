@@ -7,7 +7,10 @@ import functools
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import CONFIG_KEY, RequestSettings, TandemConfig, read_tokenizer, request_settings
 from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
+from vllm_patches.tandem.request_check import check_responses
 from vllm_patches.tandem.speculative.request_check import fault_of
+
+MOST_STOPS_ON_V2 = 128  # its MAX_NUM_STOP_TOKEN_IDS: beyond it V2 raises in the worker, which ends the engine
 
 
 class RequestRules:
@@ -22,11 +25,12 @@ class RequestRules:
         self.mode = resolve_mode(self.config, vllm_config)
         self._model_config = vllm_config.model_config
 
-    def check(self, request) -> RequestSettings:
+    def check(self, request, from_client: bool = False) -> RequestSettings:
         """The request's settings.
 
         Args:
             request: vLLM's ``EngineCoreRequest`` or ``Request``.
+            from_client: it is not yet split into its ``n`` responses.
 
         Raises:
             ValueError: this engine cannot serve the request; a sentence says why.
@@ -36,6 +40,8 @@ class RequestRules:
             raise ValueError("tandem decoding takes no streaming input; send the whole prompt")
         if params is None or request.prompt_token_ids is None:
             raise ValueError("tandem decoding takes token ids and sampling parameters, no embeddings and no pooling")
+        if from_client:
+            check_responses(params)
         extra = (params.extra_args or {}).get(CONFIG_KEY)
         settings = request_settings(self.config, extra, request.prompt_token_ids, params.seed)
         check_request_settings(settings, self.mode, params.structured_outputs is not None)
@@ -55,6 +61,12 @@ class RequestRules:
         fault = fault_of(params)
         if fault:
             raise ValueError(fault)
+        stops = len(params.all_stop_token_ids)
+        if self.config.runner == "v2" and params.min_tokens and stops > MOST_STOPS_ON_V2:
+            raise ValueError(
+                f"min_tokens stands beside {stops} stop tokens, and vLLM's V2 runner takes {MOST_STOPS_ON_V2}; an "
+                "engine with runner 'v1' takes them"
+            )
         limit = self._model_config.max_model_len - 2
         if prompt_length > limit:
             raise ValueError(

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 import json
+import os
 import random
 import shutil
 from functools import cache
@@ -244,6 +245,24 @@ def engine_in_process():
         yield
 
 
+@pytest.fixture(scope="module")
+def strategy_with_both_kinds_of_turn():
+    """``both``: a coin at boundaries, and a handover at the cap, a redraw and a toggle in one strategy."""
+    from vllm_patches.tandem import schedule
+
+    schedule.register_strategy(
+        "both",
+        schedule.Strategy(
+            start=1,
+            redraws=lambda boundary, since, params: boundary & (since >= 2),
+            toggles=lambda boundary, since, params: since >= params.chunk_size,
+            boundary="word",
+        ),
+    )
+    yield
+    del schedule.STRATEGIES["both"]
+
+
 @pytest.fixture(scope="session")
 def chi_square():
     """``p(counts, expected)``: the chi-square test's p-value; 0 where something came that cannot be."""
@@ -270,6 +289,8 @@ class Engine:
         from vllm_patches.tandem.config import engine_arguments
 
         vllm_patches.register()
+        if tandem.get("mode") == "speculative" and "TANDEM_RUNNER" in os.environ:  # set by v2/interpreter.py
+            tandem = {"runner": os.environ["TANDEM_RUNNER"]} | tandem
         options = dict(
             dtype="float32",
             enforce_eager=True,

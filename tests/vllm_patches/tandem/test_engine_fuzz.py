@@ -21,6 +21,7 @@ from random_load import RandomLoad  # noqa: E402
         ("lazy", False, dict(prob_senior=0.7, max_lag_tokens=3)),
         ("lock_step", True, dict(word_align="before")),
         ("lock_step", False, dict(selection_strategy="chunk", chunk_size=3)),
+        ("speculative", True, dict(num_draft_tokens=3)),
     ],
 )
 @pytest.mark.parametrize("count", [200, pytest.param(2500, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
@@ -38,6 +39,7 @@ def test_no_request_ends_the_engine(
     dice = random.Random(f"{mode} {paragraphs}")
     load = RandomLoad(engine, boundaries, dice, vocab)
     load.send_all(count)
+    print(mode, load.counts)
     assert not engine.llm.llm_engine.has_unfinished_requests()
     assert min(load.counts["refused"], load.counts["finished"]) > count / 10
     as_before = [job for job in jobs if job.tandem["selection_strategy"] != "sentence"][:4]

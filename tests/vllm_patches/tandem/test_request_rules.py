@@ -25,7 +25,7 @@ from random_requests import random_settings  # noqa: E402
 
 def rules(paths, **tandem) -> RequestRules:
     settings = dict(junior_model=str(paths["junior"])) | tandem
-    model = SimpleNamespace(model=str(paths["senior"]), tokenizer=str(paths["senior"]))
+    model = SimpleNamespace(model=str(paths["senior"]), tokenizer=str(paths["senior"]), max_model_len=64)
     return RequestRules(SimpleNamespace(additional_config={CONFIG_KEY: settings}, lora_config=None, model_config=model))
 
 
@@ -57,6 +57,20 @@ def test_a_request_that_no_worker_could_serve_is_refused(models, extra, says):
         rules(models).check(request(extra))
 
 
+def test_more_stop_tokens_than_the_v2_runner_takes_are_refused_there(models):
+    """V2 raises in its worker, which ends the engine for every client."""
+
+    def check(number, runner):
+        one = request(None)
+        one.sampling_params = SamplingParams(min_tokens=1, stop_token_ids=list(range(number)))
+        return rules(models, mode="speculative", runner=runner).check(one)
+
+    with pytest.raises(ValueError, match="min_tokens stands beside 129 stop tokens"):
+        check(129, "v2")
+    check(128, "v2")
+    check(129, "v1")
+
+
 def test_a_strategy_without_boundaries_is_refused(models, models_without_paragraphs):
     sentence = dict(selection_strategy="sentence")
     with pytest.raises(ValueError, match="'sentence' reads sentence boundaries, and no token of this engine's token"):
@@ -73,6 +87,16 @@ def test_streaming_input_embeddings_and_pooling_are_refused(models):
     for missing in (dict(prompt_token_ids=None), dict(sampling_params=None)):
         with pytest.raises(ValueError, match="takes token ids and sampling parameters"):
             rules(models).check(SimpleNamespace(**(vars(request(None)) | missing)))
+
+
+def test_several_responses_with_the_same_coins_are_refused_before_vllm_splits_them(models):
+    """An engine on the V2 runner has no logits processor that could say it."""
+    params = SamplingParams(n=2, extra_args={CONFIG_KEY: {}})
+    several = SimpleNamespace(sampling_params=params, prompt_token_ids=[5, 6, 7], resumable=False)
+    with pytest.raises(ValueError, match="n is 2, and all responses would draw the same author coins"):
+        rules(models).check(several, from_client=True)
+    params.seed = 4
+    rules(models).check(several, from_client=True)
 
 
 def test_the_front_end_answers_as_vllm_answers_its_own_faulty_requests(models, monkeypatch):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("vllm")
 
-from vllm_patches.tandem import schedule  # noqa: E402
-from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams, Strategy  # noqa: E402
+from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams  # noqa: E402
 from vllm_patches.tandem.schedule_table import ScheduleTable  # noqa: E402
 from vllm_patches.tandem.speculative.replay import commit, replay  # noqa: E402
 
@@ -18,22 +17,7 @@ VOCAB = 12
 BOUNDARIES = {"word": [2, 3, 5, 7], "sentence": [4, 6, 11]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def a_strategy_with_both_kinds_of_turn():
-    """A coin at boundaries, and a handover at the cap: a redraw and a toggle in one strategy."""
-    schedule.register_strategy(
-        "both",
-        Strategy(
-            start=1,
-            redraws=lambda boundary, since, params: boundary & (since >= 2),
-            toggles=lambda boundary, since, params: since >= params.chunk_size,
-            boundary="word",
-        ),
-    )
-    yield
-    del schedule.STRATEGIES["both"]
-
-
+pytestmark = pytest.mark.usefixtures("strategy_with_both_kinds_of_turn")
 REQUESTS = st.tuples(
     st.sampled_from(["word", "bernoulli", "alternating", "chunk", "sentence", "senior", "junior", "both"]),
     st.sampled_from([0.0, 0.3, 0.5, 1.0]),

@@ -51,7 +51,7 @@ def gumbel(keys: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torc
         positions: (N,) int64 positions in the responses, from 0.
         vocab_size: V.
     """
-    words = _mix64(keys + (positions + 1) * signed64(GOLDEN_GAMMA))
+    words = mix64_of(keys + (positions + 1) * signed64(GOLDEN_GAMMA))
     low, high = words.to(torch.int32), (words >> 32).to(torch.int32)
     # 32-bit counters, since a vocabulary of 150k is hashed at every position; multipliers of lowbias32 (Wellons).
     x = _ramp(vocab_size, keys.device)[None, :] + low[:, None]
@@ -78,7 +78,7 @@ def _ramp(size: int, device: torch.device) -> torch.Tensor:
     return (torch.arange(size, device=device) * 0x9E3779B9).to(torch.int32)
 
 
-def _mix64(x: torch.Tensor) -> torch.Tensor:
+def mix64_of(x: torch.Tensor) -> torch.Tensor:
     """``schedule.mix64`` of each element; int64 wraps around as unsigned words do."""
     x = (x ^ (x >> 30) & (1 << 34) - 1) * signed64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> 27) & (1 << 37) - 1) * signed64(0x94D049BB133111EB)

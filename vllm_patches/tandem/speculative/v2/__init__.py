@@ -1,0 +1,1 @@
+"""The speculative mode on vLLM's V2 model runner."""
