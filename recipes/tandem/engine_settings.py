@@ -1,10 +1,13 @@
 """Read `engine_kwargs.vllm.tandem_config`, published names included, and turn it into engine arguments."""
 
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Interval
+
+from recipes.common.settings import Share, check_value
 from recipes.errors import ConfigError
-from recipes.tandem.settings import check_junior_weight
+from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, engine_arguments
 
 SECTION = "tandem_config"
@@ -19,13 +22,14 @@ ALIASES = {
     "prob_primary": "prob_senior",
     "boundary_token_ids_path": "boundary_token_ids",
 }
-# Published settings that have no counterpart, because the engine decides them: name -> what it does.
-DECIDED_BY_ENGINE = {
+# Published settings of the junior's own engine. Here one engine holds both models: name -> what the junior follows.
+FOLLOWED = {
     "frozen_tensor_parallel_size": "the junior is sharded like the senior (rollout.tensor_model_parallel_size)",
     "frozen_gpu_memory_utilization": "both models share the device and rollout.gpu_memory_utilization",
     "frozen_enforce_eager": "the junior follows rollout.enforce_eager",
-    "frozen_max_model_len": "the junior follows rollout.max_model_len",
+    "frozen_max_model_len": "the junior reads what the senior reads (rollout.max_model_len)",
 }
+JUNIOR_WEIGHT = "tandem_jr_tkn_weight"
 
 
 def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -38,8 +42,7 @@ def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list
         section: the content of `tandem_config`, with names of either kind.
 
     Raises:
-        ConfigError: two published names for one setting, a published setting without counterpart, or a loss weight of
-            the junior's tokens other than 0.
+        ConfigError: no block, a run without a junior, or a loss weight of the junior's tokens outside [0, 1].
     """
     if not isinstance(section, Mapping):
         raise ConfigError(f"{SECTION} is {type(section).__name__}; expected a block of settings.")
@@ -51,11 +54,11 @@ def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list
             if value is not True:
                 raise ConfigError(f"{SECTION}.enabled={value}: for a run without a junior use preset=grpo.")
             notices.append(f"{SECTION}.enabled has no counterpart: rollout.name=tandem_vllm says it")
-        elif name == "tandem_jr_tkn_weight":
-            check_junior_weight(value, f"{SECTION}.{name}")
-            notices.append(f"{SECTION}.{name} is algorithm.tandem.junior_token_loss_weight here")
-        elif name in DECIDED_BY_ENGINE:
-            raise ConfigError(f"{SECTION}.{name} cannot be set: {DECIDED_BY_ENGINE[name]}; leave it out.")
+        elif name == JUNIOR_WEIGHT:
+            check_value(Share, value, f"{SECTION}.{name}")
+            notices.append(f"{SECTION}.{name} is read as algorithm.tandem.junior_token_loss_weight={value!r}")
+        elif name in FOLLOWED:
+            notices.append(f"{SECTION}.{name} has no counterpart: {FOLLOWED[name]}")
         else:
             ours = ALIASES[name]
             settings[ours] = value
@@ -63,7 +66,42 @@ def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list
     return settings, notices
 
 
-_PUBLISHED = {*ALIASES, *DECIDED_BY_ENGINE, "enabled", "tandem_jr_tkn_weight"}
+_PUBLISHED = {*ALIASES, *FOLLOWED, "enabled", JUNIOR_WEIGHT}
+
+
+def junior_weight(settings: TandemSettings, section: Mapping[str, Any]) -> float:
+    """Return the loss weight of the junior's tokens; the published name in `tandem_config` wins over ours."""
+    given = section.get(JUNIOR_WEIGHT)
+    return settings.junior_token_loss_weight if given is None else float(given)
+
+
+def check_followed(section: Mapping[str, Any], rollout: Any) -> None:
+    """Refuse a published setting of the junior's own engine that asks for something else than the junior gets.
+
+    Args:
+        section: the content of `tandem_config`.
+        rollout: `actor_rollout_ref.rollout`.
+
+    Raises:
+        ConfigError: with what the junior follows.
+    """
+    shards = rollout.tensor_model_parallel_size
+    longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    kinds = {
+        "frozen_tensor_parallel_size": (Annotated[int, Interval(ge=shards, le=shards)], shards),
+        "frozen_gpu_memory_utilization": (Share, "a share from 0 to 1"),
+        "frozen_enforce_eager": (Literal[bool(rollout.enforce_eager)], bool(rollout.enforce_eager)),
+        "frozen_max_model_len": (Annotated[int, Ge(longest)], f"at least {longest}"),
+    }
+    for name, (kind, accepted) in kinds.items():
+        if (value := section.get(name)) is None:
+            continue
+        try:
+            check_value(kind, value, name)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{SECTION}.{name}={value!r}: {FOLLOWED[name]}; set it to {accepted}, or leave it out."
+            ) from error
 
 
 def tandem_config(section: Mapping[str, Any]) -> TandemConfig:

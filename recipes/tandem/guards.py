@@ -13,7 +13,16 @@ from recipes.common.settings import read
 from recipes.errors import ConfigError, DataError
 from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
-from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section, tandem_config
+from recipes.tandem.engine_settings import (
+    FOLLOWED,
+    SECTION,
+    canonical_settings,
+    check_followed,
+    junior_weight,
+    replace_section,
+    tandem_config,
+)
+from recipes.tandem.junior_weight import WARNING
 from recipes.tandem.portable.settings import PortableSettings
 from recipes.tandem.settings import BLOCK, TandemSettings
 from reward_fns.endpoint import Endpoint
@@ -46,14 +55,14 @@ def check_tandem_config(config: DictConfig) -> None:
         _check_portable(config, settings, section)
         return
     if section is None and rollout.name != ROLLOUT and rollout.agent.default_agent_loop != AGENT_LOOP:
-        if settings.validation != "solo" or settings.normaliser != "senior":
+        if settings.validation != "solo" or settings.normaliser != "senior" or settings.junior_token_loss_weight:
             raise ConfigError(
-                "algorithm.tandem.validation and algorithm.tandem.normaliser mean something only with a junior; leave "
-                "both at their defaults without one."
+                "algorithm.tandem.validation, normaliser and junior_token_loss_weight mean something only with a "
+                "junior; leave them at their defaults without one."
             )
         return
     _check_rollout(config)
-    _check_objective(config, settings)
+    _check_objective(config, settings, section or {})
     _check_engine(config)
 
 
@@ -70,8 +79,16 @@ def _check_portable(config: DictConfig, settings: TandemSettings, section: objec
             f"to one of verl's, found {rollout.name}."
         )
     require(config, MANAGER_KEY, MANAGER, why="with another manager validation would not be solo")
-    _check_objective(config, settings)
+    require_off(
+        config,
+        "actor_rollout_ref.rollout.full_determinism",
+        why="it gives every request of a response the same id and seed, and the portable path makes many",
+    )
+    _check_objective(config, settings, settings.portable.get("tandem_config") or {})
     portable = read(PortableSettings, settings.portable, f"{BLOCK}.portable")
+    if foreign := sorted(FOLLOWED.keys() & portable.tandem_config.keys()):
+        raise ConfigError(f"{BLOCK}.portable.tandem_config.{foreign[0]} belongs to the junior's server; leave it out.")
+    _print_notices(portable.tandem_config)
     _check_both_models(portable.schedule, config.actor_rollout_ref.model)
     _check_identities(config)
     try:
@@ -128,7 +145,7 @@ def _check_rollout(config: DictConfig) -> None:
     )
 
 
-def _check_objective(config: DictConfig, settings: TandemSettings) -> None:
+def _check_objective(config: DictConfig, settings: TandemSettings, section: Any) -> None:
     actor = config.actor_rollout_ref.actor
     why = "the penalty would come from the senior's tokens alone and be spread over the group"
     require_off(config, "algorithm.use_kl_in_reward", why=why)
@@ -148,13 +165,25 @@ def _check_objective(config: DictConfig, settings: TandemSettings) -> None:
             "algorithm.tandem.normaliser=response rescales the policy loss alone; it needs loss_agg_mode=token-mean, "
             "use_kl_loss=false and entropy_coeff=0."
         )
+    canonical_settings(section)
+    if weight := junior_weight(settings, section):
+        if (
+            actor.use_kl_loss
+            or actor.entropy_coeff
+            or (actor.loss_agg_mode, actor.policy_loss.loss_mode) != ("token-mean", "vanilla")
+        ):
+            raise ConfigError(
+                f"algorithm.tandem.junior_token_loss_weight={weight:g} weighs the tokens of the policy loss alone; it "
+                "needs loss_agg_mode=token-mean, policy_loss.loss_mode=vanilla, use_kl_loss=false and entropy_coeff=0."
+            )
+        print(WARNING.format(weight=weight), file=sys.stderr)
 
 
 def _check_engine(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     engine_kwargs: Any = OmegaConf.to_container(rollout.engine_kwargs.get("vllm", {}), resolve=True)
-    for notice in canonical_settings(engine_kwargs.get(SECTION) or {})[1]:
-        print(notice, file=sys.stderr)
+    _print_notices(engine_kwargs.get(SECTION) or {})
+    check_followed(engine_kwargs.get(SECTION) or {}, rollout)
     replace_section(dict(engine_kwargs))
     engine = tandem_config(engine_kwargs[SECTION])
     _check_sharing(engine, config.actor_rollout_ref)
@@ -162,6 +191,11 @@ def _check_engine(config: DictConfig) -> None:
         check_model(engine.junior_model, JUNIOR_KEY)
     _check_both_models(engine, config.actor_rollout_ref.model)
     _check_identities(config)
+
+
+def _print_notices(section: Any) -> None:
+    for notice in canonical_settings(section)[1]:
+        print(notice, file=sys.stderr)
 
 
 def _check_sharing(engine: TandemConfig, group: DictConfig) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Len
 
-from recipes.common.settings import Count, Positive
+from recipes.common.settings import Count, Positive, Share
 from recipes.errors import ConfigError
 
 BLOCK = "algorithm.tandem"
@@ -19,9 +19,10 @@ class TandemSettings:
     Attributes:
         validation: `solo` lets the senior write alone and selects checkpoints; `joint` validates the pair; `both` does
             one after the other and selects by the solo pass.
-        normaliser: what the loss is divided by: the senior's tokens of the global mini-batch, or, up to the share a
-            mini-batch has of its step's tokens, all of its response tokens (the published code's later generation).
-        junior_token_loss_weight: loss weight of the junior's tokens; only 0 is accepted.
+        normaliser: what the loss is divided by: the weights of the global mini-batch's tokens, which are its senior
+            tokens where the junior's weigh nothing; or all of its response tokens (the published code's later
+            generation), where the junior's weigh nothing up to the share that a mini-batch has of its step's tokens.
+        junior_token_loss_weight: loss weight of the junior's tokens, from 0 to 1 (`junior_weight.py`).
         plausible_sd: the run stops when the senior's share of a step's redraws is further from `prob_senior` than this
             many standard deviations.
         pass_k: k of the macro-averaged pass@k that selects the best checkpoint; at most the validation's n.
@@ -30,12 +31,12 @@ class TandemSettings:
         keep_best: keep a copy of the checkpoint with the highest macro pass@k as `best` beside the others.
 
     Raises:
-        ConfigError: a junior token weight, or a data source in two benchmarks.
+        ConfigError: a data source in two benchmarks.
     """
 
     validation: Literal["solo", "joint", "both"] = "solo"
     normaliser: Literal["senior", "response"] = "senior"
-    junior_token_loss_weight: float = 0.0
+    junior_token_loss_weight: Share = 0.0
     plausible_sd: Positive = 6.0
     pass_k: Count = 4
     benchmarks: Annotated[dict[str, Annotated[list[str], Len(1)]], Len(1)] | None = None
@@ -43,20 +44,6 @@ class TandemSettings:
     portable: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check_junior_weight(self.junior_token_loss_weight, f"{BLOCK}.junior_token_loss_weight")
         counts = Counter(source for group in (self.benchmarks or {}).values() for source in group)
         if twice := sorted(source for source, count in counts.items() if count > 1):
             raise ConfigError(f"{BLOCK}.benchmarks names {', '.join(twice)} more than once.")
-
-
-def check_junior_weight(weight: object, key: str) -> None:
-    """Refuse any loss weight of the junior's tokens but 0.
-
-    Raises:
-        ConfigError: with the reason.
-    """
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or weight != 0:
-        raise ConfigError(
-            f"{key}={weight!r} would train on the junior's tokens, for which the probability ratio's old policy is not "
-            "the one that sampled them, and verl's loss takes a mask of zeros and ones only; set it to 0."
-        )

@@ -156,3 +156,29 @@ def test_the_portable_path_trains(start, small, junior):
         assert step["tandem/switches_per_response"] > 1
         assert step["training/rollout_probs_diff_mean"] < 1e-5
         assert step["actor/grad_norm"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2700)
+def test_the_portable_path_trains_on_drafts_and_on_the_juniors_tokens(start, small, junior):
+    """The junior drafts six tokens at a time; its tokens weigh a tenth, and only the senior's are compared."""
+    run = start(
+        "recipes.tandem.main",
+        *small,
+        "preset=portable",
+        f"algorithm.tandem.portable.junior_url={junior}",
+        "algorithm.tandem.portable.junior_name=toy",
+        "algorithm.tandem.portable.draft_tokens=6",
+        "algorithm.tandem.junior_token_loss_weight=0.1",
+        "trainer.total_training_steps=2",
+    )
+    assert run.wait() == 0, run.log[-6000:]
+    assert "junior_token_loss_weight=0.1 trains on the junior's tokens" in run.log
+    steps = run.metrics()
+    assert sorted(steps) == [1, 2]
+    for step in steps.values():
+        redraws = step["tandem/redraws_per_response"] * 256
+        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
+        assert step["tandem/switches_per_response"] > 1
+        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["actor/grad_norm"] > 0

@@ -1,14 +1,15 @@
 """V1 trainer `tandem`: stop on faulty authorship, log shares per author, keep the best checkpoint.
 
-The update is verl's own GRPO: the response mask, which is the authorship mask, gates loss,
-normaliser and advantages. The baselines run on the same trainer with an ordinary engine, so that their checkpoints are
-chosen by the same measure.
+The update is verl's own GRPO: the response mask, which is the authorship mask, gates loss, normaliser and advantages. A
+loss weight of the junior's tokens widens it, after everything is measured. The baselines run on the same trainer with
+an ordinary engine, so that their checkpoints are chosen by the same measure.
 """
 
 import logging
 from pathlib import Path
 
 import ray
+import torch
 from omegaconf import OmegaConf, open_dict
 
 from recipes.common import data_plane
@@ -19,7 +20,8 @@ from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
 from recipes.tandem.drafting import drafting_metrics
-from recipes.tandem.engine_settings import SECTION, tandem_config
+from recipes.tandem.engine_settings import SECTION, junior_weight, tandem_config
+from recipes.tandem.junior_weight import token_weights
 from recipes.tandem.selection import macro_pass_at_k, problems
 from recipes.tandem.settings import BLOCK, TandemSettings
 from vllm_patches.tandem.outputs import AuthorshipError
@@ -38,11 +40,13 @@ class TandemTrainer(GroupedTrainer):
         super().__init__(config)
         self.settings = read(TandemSettings, config.algorithm.get("tandem"), BLOCK)
         rollout = config.actor_rollout_ref.rollout
-        self.tandem = None
+        section = None
         if rollout.name == ROLLOUT:
-            self.tandem = tandem_config(OmegaConf.to_container(rollout.engine_kwargs.vllm[SECTION], resolve=True))
+            section = OmegaConf.to_container(rollout.engine_kwargs.vllm[SECTION], resolve=True)
         elif self.settings.portable is not None:
-            self.tandem = tandem_config(self.settings.portable["tandem_config"])
+            section = self.settings.portable["tandem_config"]
+        self.tandem = None if section is None else tandem_config(section)
+        self.junior_weight = 0.0 if section is None else junior_weight(self.settings, section)
         self.senior_share = 1.0
 
     def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -87,11 +91,41 @@ class TandemTrainer(GroupedTrainer):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
+        if self.junior_weight:
+            return self._weigh_junior_tokens(batch)
         if self.tandem is not None and self.settings.normaliser == "response":
             # the clipped surrogate is linear in the advantage: senior / response tokens turns one mean into the other
             rows = data_plane.read(batch, "advantages")["advantages"]
             batch = data_plane.write(batch, {"advantages": [row * self.senior_share for row in rows]})
         return batch
+
+    def _weigh_junior_tokens(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Train on the junior's tokens too, at their weight (`junior_weight.py`).
+
+        Only from here on, so that what was measured before (rollout against actor, entropy) is of the senior's tokens.
+        """
+        weights = self._token_weights(batch)
+        trained = [(row > 0).long() for row in weights]
+        batch = data_plane.write(
+            batch,
+            {"response_mask": trained, "loss_mask": weights if self.settings.normaliser == "senior" else trained},
+        )
+        # again: the advantages so far are 0 at the junior's tokens, and a response may have no others
+        batch = super()._compute_advantage(batch, {})
+        rows = data_plane.read(batch, "advantages")["advantages"]
+        weighed = [row * weight for row, weight in zip(rows, weights, strict=True)]
+        return data_plane.write(batch, {"advantages": weighed})
+
+    def _token_weights(self, batch: KVBatchMeta) -> list[torch.Tensor]:
+        rows = data_plane.read(batch, "response_mask", "extra_fields")
+        weights = []
+        for mask, fields, tag in zip(rows["response_mask"], rows["extra_fields"], batch.tags, strict=True):
+            if data_plane.is_padding(tag):
+                weights.append(torch.zeros(len(mask)))
+                continue
+            counts = Authorship(**fields[COUNTS])
+            weights.append(token_weights(mask, counts.tokens, counts.senior_tokens, self.junior_weight))
+        return weights
 
     def _validate(self) -> dict[str, float]:
         if self.tandem is None or self.settings.validation == SOLO:

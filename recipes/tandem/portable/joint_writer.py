@@ -1,7 +1,7 @@
 """Generate a response with the senior on any of verl's engines and the junior behind an OpenAI-compatible endpoint.
 
 :class:`JointWriter` takes the place of verl's server in an agent loop: for one response it lets the two engines write
-in turns (``handover.py``) and returns what a tandem engine would, mask included.
+in turns (``handover.py``, or in rounds, ``rounds.py``) and returns what a tandem engine would, mask included.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from recipes.tandem.portable.handover import write_jointly
+from recipes.tandem.portable.rounds import write_in_rounds
 from recipes.tandem.portable.settings import PortableSettings
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint
@@ -67,7 +68,8 @@ class JointWriter:
         if extra:
             sampling["extra_args"] = extra
         longest = min(self._response_length, self._context_length - len(prompt_ids))
-        log_probs: dict[int, float] = {}
+        # by the position from which the senior was asked to continue; what is asked again replaces what was thrown away
+        log_probs: dict[int, list[float]] = {}
         versions: list[int] = []
 
         async def senior(token_ids: Sequence[int], max_tokens: int, seed: int) -> list[int]:
@@ -81,7 +83,7 @@ class JointWriter:
             versions.extend(version for version in found if version is not None)
             written = output.token_ids[:max_tokens]
             position = len(token_ids) - len(prompt_ids)
-            log_probs.update(enumerate((output.log_probs or [0.0] * len(written))[: len(written)], start=position))
+            log_probs[position] = output.log_probs or [0.0] * len(written)
             return written
 
         async def junior(token_ids: Sequence[int], max_tokens: int, seed: int) -> list[int]:
@@ -96,22 +98,28 @@ class JointWriter:
             )
 
         alone = params.selection_strategy == "senior"
+        write, settings = write_jointly, self._settings
+        if settings.draft_tokens is not None:
+            write = functools.partial(write_in_rounds, draft_tokens=settings.draft_tokens)
         try:
-            response = await write_jointly(
+            response = await write(
                 prompt_ids,
                 {SENIOR: senior, JUNIOR: junior},
                 params,
                 self._boundaries.of(params.strategy.boundary),
                 stop_ids=self._stop_ids,
                 max_tokens=longest,
-                chunk_tokens=longest if alone else self._settings.chunk_tokens,
+                chunk_tokens=longest if alone else settings.chunk_tokens,
             )
         except EndpointError as error:
             return TokenOutput(token_ids=[], extra_fields={ENDPOINT_FAULT: f"the junior's endpoint {error}"})
         mask = response.authorship_mask
         return TokenOutput(
             token_ids=response.token_ids,
-            log_probs=[log_probs[i] if author == SENIOR else 0.0 for i, author in enumerate(mask)]
+            log_probs=[
+                log_probs[start][i - start] if author == SENIOR else 0.0
+                for i, (author, start) in enumerate(zip(mask, response.asked_at, strict=True))
+            ]
             if sampling.get("logprobs")
             else None,
             extra_fields={"kv_transfer_params": {AUTHORSHIP_KEY: mask}}

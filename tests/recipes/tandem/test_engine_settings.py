@@ -1,6 +1,7 @@
 """Published names beside ours, and what becomes of `tandem_config` before vLLM sees the engine arguments."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,11 +9,14 @@ import recipes.tandem
 from recipes.errors import ConfigError
 from recipes.tandem.engine_settings import (
     ALIASES,
-    DECIDED_BY_ENGINE,
+    FOLLOWED,
     canonical_settings,
+    check_followed,
+    junior_weight,
     replace_section,
     tandem_config,
 )
+from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import REASON_KEY
 
 README = (Path(recipes.tandem.__file__).parent / "REFERENCE.md").read_text(encoding="utf-8")
@@ -40,20 +44,68 @@ def test_our_names_need_no_notice_and_none_means_default():
     assert canonical_settings(section) == ({"junior_model": "m", "prob_senior": 0.5}, [])
 
 
-@pytest.mark.parametrize("name", DECIDED_BY_ENGINE)
-def test_what_the_engine_decides_is_refused_with_the_reason(name):
-    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
-        canonical_settings({"junior_model": "m", name: 1})
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_the_junior_follows_is_no_engine_setting_and_is_said(name):
+    settings, notices = canonical_settings({"junior_model": "m", name: 1})
+    assert settings == {"junior_model": "m"}
+    assert notices == [f"tandem_config.{name} has no counterpart: {FOLLOWED[name]}"]
 
 
-@pytest.mark.parametrize(("weight", "taken"), [(0, True), (0.0, True), (0.15, False), (True, False), ("0", False)])
-def test_the_junior_weight_is_zero(weight, taken):
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        ("frozen_tensor_parallel_size", 2, None),
+        ("frozen_tensor_parallel_size", 1, "set it to 2"),
+        ("frozen_tensor_parallel_size", "2", "set it to 2"),
+        ("frozen_gpu_memory_utilization", 0, None),
+        ("frozen_gpu_memory_utilization", 0.9, None),
+        ("frozen_gpu_memory_utilization", 1.5, "a share from 0 to 1"),
+        ("frozen_enforce_eager", True, None),
+        ("frozen_enforce_eager", False, "set it to True"),
+        ("frozen_max_model_len", 97, None),
+        ("frozen_max_model_len", 4096, None),
+        ("frozen_max_model_len", 96, "at least 97"),
+        ("frozen_max_model_len", None, None),
+    ],
+)
+def test_what_the_junior_follows_may_say_the_same(name, value, accepted):
+    rollout = SimpleNamespace(
+        tensor_model_parallel_size=2, enforce_eager=True, max_model_len=97, prompt_length=64, response_length=32
+    )
+    if accepted is None:
+        check_followed({name: value}, rollout)
+    else:
+        with pytest.raises(ConfigError, match=f"tandem_config.{name}=.*{accepted}"):
+            check_followed({name: value}, rollout)
+
+
+def test_a_context_that_is_left_open_is_as_long_as_prompt_and_response():
+    rollout = SimpleNamespace(
+        tensor_model_parallel_size=1, enforce_eager=False, max_model_len=None, prompt_length=64, response_length=32
+    )
+    check_followed({"frozen_max_model_len": 96}, rollout)
+    with pytest.raises(ConfigError, match="at least 96"):
+        check_followed({"frozen_max_model_len": 95}, rollout)
+
+
+@pytest.mark.parametrize(
+    ("weight", "taken"),
+    [(0, True), (0.15, True), (1, True), (1.01, False), (-0.1, False), (True, False), ("0", False)],
+)
+def test_the_published_junior_weight_is_a_share_and_wins(weight, taken):
     section = {"junior_model": "m", "tandem_jr_tkn_weight": weight}
     if taken:
-        assert canonical_settings(section)[0] == {"junior_model": "m"}
+        settings, notices = canonical_settings(section)
+        assert settings == {"junior_model": "m"} and "junior_token_loss_weight" in notices[0]
+        assert junior_weight(TandemSettings(junior_token_loss_weight=0.5), section) == weight
     else:
-        with pytest.raises(ConfigError, match="would train on the junior's tokens"):
+        with pytest.raises(ConfigError, match="tandem_config.tandem_jr_tkn_weight must be"):
             canonical_settings(section)
+
+
+def test_without_the_published_name_ours_holds():
+    for section in ({}, {"tandem_jr_tkn_weight": None}):
+        assert junior_weight(TandemSettings(junior_token_loss_weight=0.5), section) == 0.5
 
 
 def test_enabled_is_what_the_rollouts_name_says():
@@ -144,7 +196,7 @@ def test_a_missing_section_is_refused():
 
 
 def test_the_readmes_naming_map_is_complete():
-    for name in (*ALIASES, *DECIDED_BY_ENGINE, "tandem_jr_tkn_weight", "enabled"):
+    for name in (*ALIASES, *FOLLOWED, "tandem_jr_tkn_weight", "enabled"):
         assert f"`{name}`" in README
     for name, ours in ALIASES.items():
         assert f"| `{name}` | `{ours}` |" in README

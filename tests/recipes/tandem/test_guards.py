@@ -40,10 +40,14 @@ SENTENCES = {
     "ordinary agent loop": "would train on the junior's tokens",
     "ordinary manager": "validation would not be solo",
     "ordinary trainer": "set trainer.v1.trainer_mode=tandem, found grouped",
-    "junior weight": "junior_token_loss_weight=0.2 would train on the junior's tokens",
-    "published junior weight": "tandem_jr_tkn_weight=0.15 would train on the junior's tokens",
-    "published memory setting": "frozen_gpu_memory_utilization cannot be set",
-    "junior device": "the junior runs on the senior's device",
+    "junior weight above 1": "junior_token_loss_weight must be less than or equal to 1",
+    "published junior weight below 0": "tandem_jr_tkn_weight must be greater than or equal to 0",
+    "junior weight with KL": "junior_token_loss_weight=0.2 weighs the tokens of the policy loss alone",
+    "published junior weight with another loss": "junior_token_loss_weight=0.15 weighs the tokens",
+    "junior weight without a junior": "mean something only with a junior",
+    "published sharding": "frozen_tensor_parallel_size=2: the junior is sharded like the senior",
+    "published context": "frozen_max_model_len=64: the junior reads what the senior reads",
+    "junior device": "serve it and take preset=portable",
     "KL in reward": "set algorithm.use_kl_in_reward=false",
     "bypass mode": "set algorithm.rollout_correction.bypass_mode=false",
     "critic": "set critic.enable=false",
@@ -64,6 +68,8 @@ SENTENCES = {
     "portable without a junior": "algorithm.tandem.portable.junior_url must be a valid string, found None",
     "portable on the tandem engine": "the portable path runs on an ordinary engine",
     "portable with another loop": "go together; take preset=portable",
+    "portable with one seed": "set actor_rollout_ref.rollout.full_determinism=false",
+    "portable with a setting of the junior's engine": "frozen_enforce_eager belongs to the junior's server",
     "nobody at the junior's address": "junior_url: http://127.0.0.1:1/v1/models cannot be reached",
 }
 JUNIOR = [
@@ -146,9 +152,21 @@ def cases(tmp_path_factory):
         "ordinary agent loop": [*good, "actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent"],
         "ordinary manager": [*good, "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"],
         "ordinary trainer": [*good, "trainer.v1.trainer_mode=grouped"],
-        "junior weight": [*good, "algorithm.tandem.junior_token_loss_weight=0.2"],
-        "published junior weight": [*good, f"+{TANDEM}.tandem_jr_tkn_weight=0.15"],
-        "published memory setting": [*good, f"+{TANDEM}.frozen_gpu_memory_utilization=0.9"],
+        "junior weight above 1": [*good, "algorithm.tandem.junior_token_loss_weight=1.2"],
+        "published junior weight below 0": [*good, f"+{TANDEM}.tandem_jr_tkn_weight=-0.15"],
+        "junior weight with KL": [
+            *good,
+            "algorithm.tandem.junior_token_loss_weight=0.2",
+            "actor_rollout_ref.actor.use_kl_loss=true",
+        ],
+        "published junior weight with another loss": [
+            *good,
+            f"+{TANDEM}.tandem_jr_tkn_weight=0.15",
+            "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+        ],
+        "junior weight without a junior": [*good, "preset=grpo", "algorithm.tandem.junior_token_loss_weight=0.2"],
+        "published sharding": [*good, f"+{TANDEM}.frozen_tensor_parallel_size=2"],
+        "published context": [*good, f"+{TANDEM}.frozen_max_model_len=64"],
         "junior device": [*good, f"+{TANDEM}.frozen_gpu_devices=cuda:1"],
         "KL in reward": [*good, "algorithm.use_kl_in_reward=true"],
         "bypass mode": [*good, "algorithm.rollout_correction.bypass_mode=true"],
@@ -185,9 +203,31 @@ def cases(tmp_path_factory):
             "algorithm.tandem.portable.max_retries=0",
             *JUNIOR,
         ],
+        "portable with one seed": [
+            *good,
+            "preset=portable",
+            *JUNIOR,
+            "actor_rollout_ref.rollout.full_determinism=true",
+        ],
+        "portable with a setting of the junior's engine": [
+            *good,
+            "preset=portable",
+            *JUNIOR,
+            "+algorithm.tandem.portable.tandem_config.frozen_enforce_eager=true",
+        ],
         "good": [*good, "--dry-run"],
         "shared weights": [*sharing, "--dry-run"],
-        "published names": [*good, f"+{TANDEM}.frozen_model={model}", f"+{TANDEM}.prob_primary=0.25", "--dry-run"],
+        "published names": [
+            *good,
+            f"+{TANDEM}.frozen_model={model}",
+            f"+{TANDEM}.prob_primary=0.25",
+            f"+{TANDEM}.frozen_tensor_parallel_size=1",
+            f"+{TANDEM}.frozen_gpu_memory_utilization=0.9",
+            f"+{TANDEM}.frozen_max_model_len=4096",
+            "--dry-run",
+        ],
+        "junior weight": [*good, "algorithm.tandem.junior_token_loss_weight=0.2", "--dry-run"],
+        "published junior weight": [*good, f"+{TANDEM}.tandem_jr_tkn_weight=0.15", "--dry-run"],
         "baseline": [*good, "preset=grpo", "--dry-run"],
     }
 
@@ -235,3 +275,13 @@ def test_published_names_are_taken_with_a_notice(launched):
     assert code == 0, error
     assert "tandem_config.prob_primary is read as prob_senior=0.25" in error
     assert "tandem_config.frozen_model is read as junior_model=" in error
+    assert "tandem_config.frozen_gpu_memory_utilization has no counterpart: both models share the device" in error
+
+
+@pytest.mark.parametrize(("case", "weight"), [("junior weight", 0.2), ("published junior weight", 0.15)])
+def test_a_junior_weight_is_taken_with_one_line_of_warning(launched, case, weight):
+    code, error, _ = launched["told"][case]
+    assert code == 0, error
+    (line,) = [line for line in error.splitlines() if line.startswith("warning: ")]
+    assert f"junior_token_loss_weight={weight} trains on the junior's tokens" in line and "collapse" in line
+    assert "warning: " not in launched["told"]["good"][1]

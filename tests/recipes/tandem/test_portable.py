@@ -22,14 +22,14 @@ from vllm_patches.tandem.config import request_settings
 from vllm_patches.tandem.schedule import AuthorSchedule
 
 WORDS = ["<unk>", "<|im_end|>", "user", "assistant", "\n", "1", "2", "+", "\u0120is", "\u0120the"]
-STOP, BOUNDARY, LENGTH = 1, {8, 9}, 12
+STOP, BOUNDARY, LENGTH = 1, {8, 9}, 18
 
 
 def following(prefix, author):
-    """What an author writes after a prefix: now and then a word, at last the end."""
+    """What an author writes after a prefix: now and then a word, at last the end; they agree at every other token."""
     if len(prefix) > 20:
         return STOP
-    return 5 + (sum((i + 1) * token for i, token in enumerate(prefix)) * 7 + 3 * author) % 5
+    return 5 + (hash(tuple(prefix)) + author * (len(prefix) % 2)) % 5
 
 
 def continued(prefix, author, most):
@@ -100,7 +100,7 @@ def tokenizer():
 
 
 class Senior:
-    """verl's server with a scripted model."""
+    """verl's server with a scripted model, whose answers to requests made at once come in another order."""
 
     def __init__(self):
         self.asked = []
@@ -108,7 +108,14 @@ class Senior:
     async def generate(self, request_id, prompt_ids, sampling_params, **kwargs):
         self.asked.append(sampling_params)
         written = continued(prompt_ids, 1, sampling_params["max_tokens"])
-        return TokenOutput(token_ids=written, log_probs=[-float(token) for token in written])
+        texts = [[*prompt_ids, *written[: i + 1]] for i in range(len(written))]
+        await asyncio.sleep(0.005 / len(self.asked))
+        return TokenOutput(token_ids=written, log_probs=[log_prob(text) for text in texts])
+
+
+def log_prob(text):
+    """What the senior makes of a text's last token; it depends on all that stands before it."""
+    return -float(sum((i + 1) * token for i, token in enumerate(text)))
 
 
 def block(url, **changes):
@@ -117,13 +124,13 @@ def block(url, **changes):
     return settings | {"tandem_config": schedule} | changes
 
 
-def run(senior, url, tokenizer, validation=None, index=3):
+def run(senior, url, tokenizer, validation=None, index=3, **changes):
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {
                 "rollout": {"prompt_length": 32, "response_length": LENGTH, "max_model_len": 64, "engine_kwargs": {}}
             },
-            "algorithm": {"tandem": {"portable": block(url)}},
+            "algorithm": {"tandem": {"portable": block(url, **changes)}},
             "data": {},
         }
     )
@@ -156,26 +163,29 @@ def turn_by_turn(prompt, index):
     return tokens, mask
 
 
-def test_two_engines_write_what_the_plain_loop_writes(junior, tokenizer):
+@pytest.mark.parametrize("draft_tokens", [None, 1, 6])
+def test_two_engines_write_what_the_plain_loop_writes(junior, tokenizer, draft_tokens):
     senior, seen = Senior(), set()
-    for index in range(6):
-        output = run(senior, junior.url, tokenizer, index=index)
+    for index in range(16, 22):
+        output = run(senior, junior.url, tokenizer, index=index, draft_tokens=draft_tokens)
         tokens, mask = turn_by_turn(output.prompt_ids, index)
         emitted = len(tokens)
         assert output.response_ids[:emitted] == tokens and output.response_mask[:emitted] == mask
         assert output.response_logprobs[:emitted] == [
-            -float(token) if author else 0.0 for token, author in zip(tokens, mask, strict=True)
+            log_prob([*output.prompt_ids, *tokens[: i + 1]]) if author else 0.0 for i, author in enumerate(mask)
         ]
         assert output.extra_fields[COUNTS]["senior_tokens"] == sum(mask)
         seen.add(tuple(mask))
     assert len(seen) > 1 and any(0 < sum(mask) < len(mask) for mask in seen)
     assert all(asked["max_tokens"] <= 4 and "extra_args" not in asked for asked in senior.asked)
     assert {(body["temperature"], body["top_p"], body["model"]) for body in junior.asked} == {(0.6, 0.9, "junior")}
+    assert max(body["max_tokens"] for body in junior.asked) == (draft_tokens or 4)
 
 
-def test_solo_validation_leaves_the_junior_alone(junior, tokenizer):
+@pytest.mark.parametrize("draft_tokens", [None, 6])
+def test_solo_validation_leaves_the_junior_alone(junior, tokenizer, draft_tokens):
     senior = Senior()
-    output = run(senior, junior.url, tokenizer, validation="solo")
+    output = run(senior, junior.url, tokenizer, validation="solo", draft_tokens=draft_tokens)
     assert len(senior.asked) == 1 and junior.asked == []
     assert set(output.response_mask[: output.extra_fields[COUNTS]["tokens"]]) == {1}
 
@@ -197,9 +207,10 @@ def test_a_passing_fault_of_the_endpoint_is_retried(junior, tokenizer):
         ),
     ],
 )
-def test_a_lasting_fault_excludes_the_response(junior, tokenizer, answer, sentence):
+@pytest.mark.parametrize("draft_tokens", [None, 6])
+def test_a_lasting_fault_excludes_the_response(junior, tokenizer, answer, sentence, draft_tokens):
     junior.faults = [answer] * 20
-    outputs = [run(Senior(), junior.url, tokenizer, index=index) for index in range(3)]
+    outputs = [run(Senior(), junior.url, tokenizer, index=index, draft_tokens=draft_tokens) for index in range(3)]
     (fault, *_) = [o.extra_fields["reward_extra_info"][FAULT] for o in outputs if "reward_extra_info" in o.extra_fields]
     assert "the junior's endpoint" in fault and sentence in fault
 
@@ -211,6 +222,7 @@ def test_a_lasting_fault_excludes_the_response(junior, tokenizer, answer, senten
         ({"junior_url": "localhost:8000"}, "junior_url: String should match|junior_url must match"),
         ({"junior_name": None}, "junior_name must be a valid string"),
         ({"chunk_tokens": 0}, "chunk_tokens must be greater"),
+        ({"draft_tokens": 0}, "draft_tokens must be greater"),
         ({"timeout": -1}, "timeout must be greater than 0"),
         ({"chunks": 3}, "unknown key algorithm.tandem.portable.chunks"),
         ({"tandem_config": {"junior_model": "m", "word_align": "before"}}, "set it to after"),
