@@ -149,7 +149,7 @@ def test_a_stop_token_ends_the_response_whoever_writes_it(engine, jobs, expected
 
 
 def test_min_tokens_holds_for_both_models(engine, jobs, reference):
-    noisy, stops = NoisyReference(reference), list(range(5, 500, 2))
+    noisy, stops = NoisyReference(reference), list(range(5, 500, 4))
     jobs = [dataclasses.replace(job, num_tokens=24) for job in jobs[:10]]
     written = engine.run(jobs, seed=list(range(10)), min_tokens=9, stop_token_ids=stops, **NOISY)
     for i, (job, one) in enumerate(zip(jobs, written, strict=True)):
