@@ -32,6 +32,8 @@ ARMS = (
         for seed in (1, 2, 3)
     ),
     Arm("SPPO", "adapters of rank 8", 1, ARITHMETIC, RESULTS / "sppo-1.jsonl"),
+    Arm("SeRL, `ground_truth`", "adapters of rank 8", 1, ARITHMETIC, RESULTS / "serl-1.jsonl"),
+    Arm("tandem, the senior alone", "adapters of rank 8", 1, ARITHMETIC, RESULTS / "tandem-1.jsonl"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The measured tables in the recipes' READMEs are what `recipes.evaluation.report` makes of the logs beside them."""
+"""The measured tables in the recipes' pages are what `recipes.evaluation.report` makes of the logs beside them."""
 
 import re
 import shlex
@@ -13,9 +13,9 @@ COMMAND = re.compile(r"<!-- python -m recipes\.evaluation\.report (.+?) -->\n((?
 
 
 def tables():
-    for readme in sorted(ROOT.glob("recipes/*/README.md")):
-        for number, match in enumerate(COMMAND.finditer(readme.read_text(encoding="utf-8")), 1):
-            yield pytest.param(match[1], match[2], id=f"{readme.parent.name}-{number}")
+    for page in sorted(ROOT.glob("recipes/*/*.md")):
+        for number, match in enumerate(COMMAND.finditer(page.read_text(encoding="utf-8")), 1):
+            yield pytest.param(match[1], match[2], id=f"{page.parent.name}-{page.stem}-{number}")
 
 
 @pytest.mark.parametrize(("arguments", "shown"), list(tables()))
