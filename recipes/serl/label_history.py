@@ -114,8 +114,6 @@ class LabelHistory:
 
 def _same(before: str, label: str) -> bool:
     """Whether two labels are one answer by the rule of the vote, as far as it is decided without algebra."""
-    if before == label:
-        return True
     try:
         return compare(before, label, refuse_algebra).same
     except NeedsAlgebra:

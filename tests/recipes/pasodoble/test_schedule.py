@@ -41,6 +41,13 @@ def test_fruitless_tries_end():
     assert iteration.exhausted() == ["proposer", "solver"]
 
 
+def test_updates_that_take_the_very_last_try_are_no_want_of_tries():
+    log, iteration = run(OfflineSettings(), [False] * 190 + [True] * 10 + [False] * 15)
+    assert [phase for phase, _ in log] == ["proposer"] * 200 + ["solver"] * 20
+    assert iteration.updates == {"proposer": 10, "solver": 5}
+    assert iteration.exhausted() == []
+
+
 def test_one_fruitless_batch_does_not_poison_the_next():
     log, iteration = run(OfflineSettings(), [True] * 10 + [False, True, False])
     assert [updated for phase, updated in log if phase == "solver"] == [False, True, False, True, True, True, True]

@@ -91,6 +91,8 @@ def test_vanilla_pairs_choose_no_response_that_finishes_again_and_again(most, ch
     group.append(Candidate(len(group), f"{finish}\n{finish}\n{finish}", False))
     found = [p.chosen.text for p in outcome_pairs(group, max_finish_lines=most)]
     assert found == ([texts[name] for name in chosen] if chosen else list(texts.values()))
+    if most == 1:
+        assert outcome_pairs(group) == outcome_pairs(group, max_finish_lines=1), "the code's configuration"
 
 
 def test_the_command_bounds_finishes_of_vanilla_pairs_alone(tmp_path, capsys):
