@@ -329,7 +329,7 @@ def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expect
 def test_a_faulty_request_that_passed_the_front_end_ends_alone(engine, jobs, expected, monkeypatch):
     processor = engine.llm.llm_engine.input_processor
     engine.run(jobs[:1])
-    monkeypatch.setattr(processor, "tandem_rules", SimpleNamespace(check=lambda request: None))
+    monkeypatch.setattr(processor, "tandem_rules", SimpleNamespace(check=lambda request, from_client=False: None))
     too_long = dataclasses.replace(jobs[0], tandem=dict(resume_len=len(jobs[0].prompt) + 1))
     written = engine.run([too_long, jobs[1]])
     assert engine.outputs[0].outputs[0].finish_reason == "error"
