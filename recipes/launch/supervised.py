@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from recipes.errors import ConfigError, DataError, LaunchError
-from recipes.launch import cluster, config_checks, preflight
+from recipes.launch import cluster, config_checks, preflight, worker_checks
 from recipes.upstream import compat
 
 REFUSED = 2
@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = compose(overrides, device)
         check(config)
         config_checks.fall_back_to_sdpa(config, device, ("model",))
+        worker_checks.check_ulysses("engine", config.engine, config.model)
         compat.require(compat.SUPERVISED_START)
     except LaunchError as error:
         if os.environ.get("RANK", "0") == "0":

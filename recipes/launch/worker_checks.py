@@ -210,17 +210,34 @@ def check_engine(config: Any) -> None:
 
 
 def check_attention(config: Any) -> None:
-    """Ulysses on sdpa computes other log-probs: verl exchanges heads only inside flash-attention's function."""
-    group = config.actor_rollout_ref
-    for key, node, model in (
-        (ACTOR, group.actor, group.model),
-        (REF, group.ref, group.model),
-        (CRITIC, config.critic, config.critic.get("model") or {}),
-    ):
-        size = ulysses_size(node)
-        attention = (model.get("override_config") or {}).get("attn_implementation")
-        if size > 1 and attention not in (None, "flash_attention_2", "flash_attention_3"):
-            raise ConfigError(
-                f"{key}.ulysses_sequence_parallel_size={size} needs flash-attn, and attention runs on {attention}, "
-                "under which verl would silently compute wrong log-probs; install flash-attn or set the size to 1"
-            )
+    """:func:`check_ulysses` for every role, also those of PasoDoble's Proposer, which starts from the Solver's model
+    settings."""
+    group, critic = config.actor_rollout_ref, config.critic
+    check_ulysses(ACTOR, group.actor, group.model)
+    check_ulysses(REF, group.ref, group.model)
+    check_ulysses(CRITIC, critic, critic.get("model") or {})
+    if config.get("proposer") is not None:
+        own = config.proposer.actor_rollout_ref
+        check_ulysses(f"proposer.{ACTOR}", own.actor, own.model, group.model)
+        check_ulysses(f"proposer.{REF}", own.ref, own.model, group.model)
+
+
+def check_ulysses(key: str, role: Any, *models: Any) -> None:
+    """Ulysses on sdpa computes other log-probs: verl exchanges heads only inside flash-attention's function.
+
+    Args:
+        key: dotted key of the role.
+        role: its node, which holds the size.
+        models: the nodes whose `override_config` may name the attention, the first that does wins.
+
+    Raises:
+        ConfigError: several devices share a sequence, and attention is not flash-attn's.
+    """
+    named = [(model.get("override_config") or {}).get("attn_implementation") for model in models]
+    attention = next((name for name in named if name is not None), None)
+    if ulysses_size(role) > 1 and attention not in (None, "flash_attention_2", "flash_attention_3"):
+        raise ConfigError(
+            f"{key}.ulysses_sequence_parallel_size={ulysses_size(role)} needs flash-attn, and attention runs on "
+            f"{attention}, under which verl would silently compute wrong log-probs; install flash-attn or set the size "
+            "to 1"
+        )

@@ -107,3 +107,15 @@ def test_a_refusal_is_one_sentence_of_the_first_rank(settings, monkeypatch, caps
     assert supervised.main(overrides) == supervised.REFUSED
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sft: data.train_files has 8 records")
+
+
+def test_ulysses_on_sdpa_is_refused(settings, monkeypatch, capsys):
+    monkeypatch.setattr(supervised.cluster, "set_environment", lambda device: None)
+    monkeypatch.setattr(supervised, "_train", lambda config, device: None)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    monkeypatch.setenv("RANK", "0")
+    overrides = [*settings, "trainer.device=cuda", "trainer.logger=console"]
+    assert supervised.main(overrides) == 0
+    capsys.readouterr()
+    assert supervised.main([*overrides, "engine.ulysses_sequence_parallel_size=2"]) == supervised.REFUSED
+    assert "sft: engine.ulysses_sequence_parallel_size=2 needs flash-attn" in capsys.readouterr().err

@@ -1,9 +1,12 @@
 """Sizes that verl asserts inside its workers are refused before the start, and valid ones are not."""
 
+import sys
+
 import pytest
 from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
+from recipes.launch import config_checks
 from recipes.launch.composition import verl_defaults
 from recipes.launch.worker_checks import check_workers
 
@@ -94,3 +97,35 @@ def test_a_recipe_with_updates_of_its_own_is_held_to_those(defaults):
 
 def test_other_engines_are_left_to_verl(defaults):
     check_workers(changed(defaults, f"{ACTOR}.strategy=megatron", f"{ACTOR}.ppo_mini_batch_size=1"))
+
+
+ULYSSES, SDPA = "ulysses_sequence_parallel_size=2", "model.override_config.attn_implementation=sdpa"
+
+
+@pytest.mark.parametrize("role", [ACTOR, REF, "critic"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_no_role_runs_ulysses_on_sdpa(defaults, monkeypatch, role, missing):
+    config = changed(defaults, f"{REF}.ulysses_sequence_parallel_size=1", f"{role}.{ULYSSES}")
+    check_workers(config)
+    if missing:
+        monkeypatch.setitem(sys.modules, "flash_attn", None)
+        config_checks.fall_back_to_sdpa(config, "accelerator")
+    else:
+        config = changed(config, f"{role.split('.')[0]}.{SDPA}")
+    with pytest.raises(ConfigError, match=f"^{role}.ulysses_sequence_parallel_size=2 needs flash-attn.*on sdpa"):
+        check_workers(config)
+
+
+@pytest.mark.parametrize("whose", ["the Solver's", "its own"])
+def test_nor_does_the_proposer(defaults, whose):
+    """What its overlay does not name, its trainer takes from the Solver's model."""
+    config = changed(defaults)
+    config.proposer = changed(defaults, f"{ACTOR}.{ULYSSES}", f"{ACTOR}.ppo_mini_batch_size=8")
+    check_workers(config)
+    tree = config if whose == "the Solver's" else config.proposer
+    tree.actor_rollout_ref.model.override_config = {"attn_implementation": "sdpa"}
+    with pytest.raises(ConfigError, match=r"^proposer\.actor_rollout_ref\.actor\.ulysses_sequence_parallel_size=2"):
+        check_workers(config)
+    if whose == "the Solver's":
+        config.proposer.actor_rollout_ref.model.override_config = {"attn_implementation": "flash_attention_2"}
+        check_workers(config)
