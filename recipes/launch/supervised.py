@@ -19,12 +19,13 @@ from recipes.upstream import compat
 
 REFUSED = 2
 PROCESS_GROUP_TIMEOUT = timedelta(hours=10)
+# As in every scale of the recipes: what the tests run. verl's default is FSDP1.
+FSDP2 = "engine.strategy=fsdp2"
 CPU_LAYER = (
     "trainer.device=cpu",
     "model.enable_gradient_checkpointing=false",
     "model.use_remove_padding=false",
     "+model.override_config.attn_implementation=sdpa",
-    "engine.strategy=fsdp2",
     "engine.use_torch_compile=false",
     "engine.dtype=float32",
     "data.num_workers=0",
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compose(overrides: Sequence[str], device: str):
-    """verl's SFT config, on a CPU with :data:`CPU_LAYER` below what was typed.
+    """verl's SFT config with :data:`FSDP2`, and on a CPU :data:`CPU_LAYER`, below what was typed.
 
     Raises:
         ConfigError: Hydra does not know a key, or cannot read a value.
@@ -61,6 +62,8 @@ def compose(overrides: Sequence[str], device: str):
     from hydra.errors import HydraException
 
     layer = CPU_LAYER if device == "cpu" else ()
+    if not any(item.startswith("engine=") for item in overrides):
+        layer = (FSDP2, *layer)
     try:
         with initialize_config_module("verl.trainer.config", version_base=None):
             return hydra_compose("sft_trainer_engine", [*layer, *overrides])

@@ -1,4 +1,4 @@
-"""What every scale for GPUs has in common."""
+"""What every scale has in common."""
 
 from importlib import import_module
 from pathlib import Path
@@ -7,11 +7,7 @@ import pytest
 from omegaconf import open_dict
 
 ROOT = Path(__file__).parents[3]
-SCALES = [
-    (path.parts[-4], path.stem)
-    for path in sorted((ROOT / "recipes").glob("*/config/scale/*.yaml"))
-    if path.stem != "toy"
-]
+SCALES = [(path.parts[-4], path.stem) for path in sorted((ROOT / "recipes").glob("*/config/scale/*.yaml"))]
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)

@@ -47,7 +47,13 @@ def checked(*overrides: str):
 def test_a_good_run_passes(settings):
     config = checked(*settings)
     assert config.model.override_config.attn_implementation == "sdpa" and config.engine.strategy == "fsdp2"
-    assert supervised.compose(settings, "accelerator").engine.strategy == "fsdp"
+    on_accelerator = supervised.compose(settings, "accelerator")
+    assert (on_accelerator.engine.strategy, on_accelerator.engine.dtype) == ("fsdp2", "bfloat16")
+
+
+def test_another_engine_keeps_its_strategy(settings):
+    for overrides, found in (("engine=veomni", "veomni"), ("engine.strategy=fsdp", "fsdp")):
+        assert supervised.compose([*settings, overrides], "accelerator").engine.strategy == found
 
 
 def test_what_is_typed_wins_over_the_cpu_layer(settings):
