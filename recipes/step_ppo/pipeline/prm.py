@@ -21,6 +21,7 @@ from recipes.step_ppo.pipeline.training_run import (
     is_finished,
     mark_finished,
     options_of,
+    require_weights,
     resumed_checkpoint,
     trainer_arguments,
 )
@@ -159,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if dev_rows:
         statistics |= {f"dev_{name}": value for name, value in evaluate(trainer, dev_rows).items()}
     if trainer.is_world_process_zero():
+        require_weights(args.output)
         tokenizer.save_pretrained(args.output)
         if args.export_backbone:
             export_backbone(args.output, str(Path(args.output) / "backbone"))

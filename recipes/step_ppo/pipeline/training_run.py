@@ -9,6 +9,8 @@ from recipes.common import files
 
 STARTED = "started.json"
 FINISHED = "finished.json"
+# As transformers and PEFT name them, whole or in parts.
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 NOT_ABOUT_THE_RESULT = ("output", "skip_corrupt", "report_to")
 
 
@@ -115,6 +117,25 @@ def is_finished(output: str, options: dict) -> bool:
     return True
 
 
+def require_weights(output: str) -> None:
+    """Refuse a folder into which `save_model` wrote no weights, as it does without a word under sharded state dicts.
+
+    Raises:
+        SystemExit: with the option that makes it write them.
+    """
+    if not any(found for pattern in WEIGHTS for found in Path(output).glob(pattern)):
+        raise SystemExit(
+            f"{output} holds no weights: on several devices the training must be started with 'accelerate launch "
+            "--use_fsdp --fsdp_state_dict_type FULL_STATE_DICT', or with stage3_gather_16bit_weights_on_model_save "
+            "under DeepSpeed; give it a new output"
+        )
+
+
 def mark_finished(output: str, options: dict, statistics: dict) -> None:
-    """Mark the folder as complete; nothing may be written to it afterwards."""
+    """Mark the folder as complete; nothing may be written to it afterwards.
+
+    Raises:
+        SystemExit: it holds no weights.
+    """
+    require_weights(output)
     files.write_json(Path(output) / FINISHED, {"statistics": statistics, "options": options})

@@ -33,7 +33,25 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_as_it_is(tmp_path):
 
 def test_a_finished_training_is_that_of_its_options(tmp_path):
     assert not is_finished(str(tmp_path), {"beta": 0.1})
+    (tmp_path / "model.safetensors").touch()
     mark_finished(str(tmp_path), {"beta": 0.1}, {})
     assert is_finished(str(tmp_path), {"beta": 0.1})
     with pytest.raises(SystemExit, match="other options"):
         is_finished(str(tmp_path), {"beta": 0.5})
+
+
+WEIGHTS = ("model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin", "adapter_model.bin")
+
+
+@pytest.mark.parametrize("file", ["pytorch_model-00001-of-00002.bin", "adapter_model.safetensors", *WEIGHTS])
+def test_a_training_is_finished_only_with_its_weights(tmp_path, file):
+    """Under sharded state dicts transformers' `save_model` writes all but the weights, and says nothing."""
+    checkpoint(tmp_path, 3)
+    for name in ("config.json", "tokenizer.json", "training_args.bin", "checkpoint-3/model.safetensors"):
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit, match=r"holds no weights.*--fsdp_state_dict_type FULL_STATE_DICT"):
+        mark_finished(str(tmp_path), {}, {})
+    assert not is_finished(str(tmp_path), {})
+    (tmp_path / file).touch()
+    mark_finished(str(tmp_path), {}, {})
+    assert is_finished(str(tmp_path), {})
