@@ -15,8 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from recipes.launch import memory_plan
+from recipes.launch.memory import GIB
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import Trajectories, open_journal, read
+from recipes.step_ppo.pipeline.training_run import FINISHED
 
 
 def plan(args: argparse.Namespace) -> list[list[str]]:
@@ -93,6 +96,32 @@ def check_plan(args: argparse.Namespace, stages: Sequence[Sequence[str]]) -> Non
             importlib.import_module(f"recipes.step_ppo.pipeline.{name}")._parser().parse_args(arguments)
 
 
+TRAINED_BYTES = 16  # of a parameter in float32: weight, gradient and AdamW's two moments
+
+
+def check_prm_memory(args: argparse.Namespace) -> None:
+    """Refuse to train, in one process, a PRM that only several devices together can hold.
+
+    Raises:
+        ValueError: with the option that starts `prm` on all of them.
+    """
+    import torch
+
+    if args.prm_launcher or "--deepspeed" in args.prm_options or torch.cuda.device_count() < 2:
+        return
+    shape = memory_plan.shape_of(args.prm_model)
+    if shape is None or (Path(args.output) / "prm" / FINISHED).is_file():
+        return
+    needed, there = TRAINED_BYTES * shape.parameters, torch.cuda.get_device_properties(0).total_memory
+    if needed > there:
+        raise ValueError(
+            f"the PRM {args.prm_model} trained in one process takes {needed / GIB:.0f} GB before any activation, and a "
+            f"device has {there / GIB:.0f} GB: share it out with --prm-launcher 'accelerate launch --num_processes "
+            f"{torch.cuda.device_count()} --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT "
+            "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP'"
+        )
+
+
 def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> None:
     """Choose the questions of the PRM by position: the first `dev_questions` are held out, the next `prm_questions`
     train it.
@@ -139,6 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     stages = plan(args)
     check_plan(args, stages)
+    check_prm_memory(args)
     for name, *arguments in stages:
         program = shlex.split(args.prm_launcher) if name == "prm" and args.prm_launcher else [sys.executable]
         stage = [*program, "-m", f"recipes.step_ppo.pipeline.{name}", *arguments]

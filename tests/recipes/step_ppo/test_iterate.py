@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import psutil
@@ -108,6 +109,49 @@ def test_the_prm_alone_starts_on_several_devices(capsys):
             if "recipes.step_ppo.pipeline.prm" in words
             else [sys.executable]
         )
+
+
+SEVEN_BILLION = dict(
+    vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32
+)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Say how many GPUs there are, of 80 GB each."""
+
+    def have(count):
+        properties = types.SimpleNamespace(total_memory=80 * 2**30)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+        monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: properties)
+
+    return have
+
+
+def round_of(tmp_path, config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return ["--data", "d.parquet", "--output", str(tmp_path / "r"), "--model", "m", "--prm-model", str(tmp_path)]
+
+
+def test_a_prm_too_large_for_one_of_several_devices_needs_a_launcher(tmp_path, gpus, capsys):
+    gpus(4)
+    command = [*round_of(tmp_path, SEVEN_BILLION), "--dry-run"]
+    with pytest.raises(ValueError, match=r"in one process takes 10\d GB.* 80 GB: .*--prm-launcher 'accelerate l"):
+        iterate.main(command)
+    for more in (["--prm-launcher", "accelerate launch"], ["--prm-options", "--deepspeed zero3.json"]):
+        assert iterate.main([*command, *more]) == 0
+    (tmp_path / "r" / "prm").mkdir(parents=True)
+    (tmp_path / "r" / "prm" / "finished.json").write_text("{}")
+    assert iterate.main(command) == 0, "nothing is left to train"
+
+
+@pytest.mark.parametrize(("count", "layers"), [(0, 32), (1, 32), (4, 4)])
+def test_other_rounds_need_none(tmp_path, gpus, capsys, count, layers):
+    gpus(count)
+    command = round_of(tmp_path, SEVEN_BILLION | {"num_hidden_layers": layers})
+    assert iterate.main([*command, "--dry-run"]) == 0
+    (tmp_path / "config.json").unlink()
+    assert iterate.main([*command, "--dry-run"]) == 0, "sizes that are not at hand are no reason to refuse"
 
 
 @pytest.mark.long
