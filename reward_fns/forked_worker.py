@@ -20,6 +20,8 @@ import sys
 import time
 from typing import Any
 
+from reward_fns import worker_memory
+
 HEADER = struct.Struct("!Q?")
 """Before a request: its length, and whether another comes with it. Before a reply: its length, and whether the worker
 retires."""
@@ -89,10 +91,6 @@ def _clocks(started: float) -> tuple[float, float, float]:
     return time.perf_counter() - started, time.monotonic(), time.process_time()
 
 
-def _address_space(statm: int) -> int:
-    return int(os.pread(statm, 64, 0).split()[0]) * resource.getpagesize()
-
-
 def _wake(wake_pipe: int) -> None:
     try:
         os.write(wake_pipe, b"!")
@@ -106,17 +104,15 @@ def work(connection: socket.socket, wake_pipe: int, memory_limit: int) -> None:
     Replies are sent at once, but the parent sleeps until the wake pipe is written to: after the last of several
     requests, and in between when it has not been for long.
     """
-    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    memory = worker_memory.hold(memory_limit)
     requests = connection.makefile("rb", buffering=1 << 16)
     os.set_blocking(wake_pipe, False)
-    base = _address_space(statm)
-    resource.setrlimit(resource.RLIMIT_AS, (base + memory_limit, resource.RLIM_INFINITY))
     unannounced, announced_at = 0, time.monotonic()
     while header := requests.read(HEADER.size):
         length, more = HEADER.unpack(header)
         reply, retire = answer(requests.read(length))
         # A cache that grew must not use up the allowance of the next sample.
-        retire = retire or _address_space(statm) - base > memory_limit // 2
+        retire = retire or memory.half_used
         unannounced += len(reply)
         header = HEADER.pack(len(reply), retire)
         if unannounced > MAX_BYTES_UNANNOUNCED:

@@ -51,6 +51,8 @@ _CLONE, _CLONE3 = 56, 435
 _SIGNALS = (62, 234)
 _FILES = (90, 91, 92, 93, 94, 260, 268, 319, 425, 452)
 _LIMITS, _PRLIMIT = 160, 302
+_MEMORY = 9
+"""RLIMIT_AS."""
 
 
 def why_not() -> str:
@@ -156,10 +158,13 @@ def _program(allow: Collection[str]) -> Iterator[bytes]:
     refused |= set() if "processes" in allow else set(_PROCESSES)
     for number in sorted(refused):
         yield from (_do(_EQUAL, number, 0, 1), _refuse())
-    # Limits may be read: the new ones are a null pointer then.
-    low, high = _ARGUMENTS_AT + 16, _ARGUMENTS_AT + 20
-    yield _do(_EQUAL, _PRLIMIT, 0, 6)
-    yield from (_do(_LOAD, low), _do(_EQUAL, 0, 0, 2), _do(_LOAD, high), _do(_EQUAL, 0, 1, 0), _refuse(), _accept())
+    # Limits may be read: the new ones are a null pointer then. That of memory may be set within its hard limit, which
+    # the kernel holds, but of this process alone.
+    low, high, resource_at = _ARGUMENTS_AT + 16, _ARGUMENTS_AT + 20, _ARGUMENTS_AT + 8
+    yield _do(_EQUAL, _PRLIMIT, 0, 10)
+    yield from (_do(_LOAD, low), _do(_EQUAL, 0, 0, 2), _do(_LOAD, high), _do(_EQUAL, 0, 5, 0))
+    yield from (_do(_LOAD, _ARGUMENTS_AT), _do(_EQUAL, 0, 0, 2), _do(_LOAD, resource_at), _do(_EQUAL, _MEMORY, 1, 0))
+    yield from (_refuse(), _accept())
     if "processes" not in allow:
         yield from (_do(_EQUAL, _CLONE3, 0, 1), _refuse(_ENOSYS))  # glibc then takes clone, whose flags can be read
         yield _do(_EQUAL, _CLONE, 0, 4)

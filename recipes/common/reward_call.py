@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 
 from recipes.common import confinement
+from recipes.errors import EnvironmentProblem
+from reward_fns import worker_memory
 from reward_fns.result import Skip, normalise, to_verl
 
 PACKAGE_PREFIX = "pkg://"
@@ -36,16 +38,50 @@ def _confined(allow: tuple[str, ...]) -> None:
     confinement.confine(allow)
 
 
+@functools.cache
+def prepared(path: str, name: str, allow: tuple[str, ...] | None) -> Callable:
+    """The function, loaded under the limits of this process, which count from then on what its calls take.
+
+    Raises:
+        Whatever the user's module raises as it is imported.
+    """
+    if allow is not None:
+        _confined(allow)
+    with worker_memory.loading():
+        return load_function(path, name)
+
+
+def why_not_loaded(path: str, name: str, allow: Sequence[str] | None = None) -> str:
+    """Why the function cannot be loaded under the limits of this process, "" where it can."""
+    loaded = _prepared_or_skip(path, name, allow)
+    return loaded.reason if isinstance(loaded, Skip) else ""
+
+
+def _prepared_or_skip(path: str, name: str, allow: Sequence[str] | None) -> Callable | Skip:
+    try:
+        return prepared(path, name, None if allow is None else tuple(allow))
+    # Of MemoryError too no response is to blame.
+    except Exception as error:
+        fault = raised(error)
+        if not isinstance(error, EnvironmentProblem) and not _refused(error) and (room := worker_memory.room_to_load()):
+            return Skip(
+                f"{fault.reason}; this came as the function was loaded, for which algorithm.reward_faults.memory_limit "
+                f"leaves {room / 2**30:.3g} GiB of address space"
+            )
+        return fault
+
+
 def call(path: str, name: str, arguments: Mapping, allow: Sequence[str] | None = None) -> dict[str, float | str]:
     """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception.
 
     Args:
         allow: permissions of a function of the user's (`recipes.common.confinement`), None for one of ours.
     """
+    function = _prepared_or_skip(path, name, allow)
+    if isinstance(function, Skip):
+        return to_verl(function)
     try:
-        if allow is not None:
-            _confined(tuple(allow))
-        return to_verl(normalise(load_function(path, name)(**arguments)))
+        return to_verl(normalise(function(**arguments)))
     except MemoryError:
         # The pool tells this limit, which the response ran into, from what the function raised by itself.
         raise

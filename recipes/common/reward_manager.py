@@ -5,7 +5,6 @@ a call runs under limits, and what it did reaches the trainer under one fixed se
 """
 
 import asyncio
-import inspect
 import logging
 
 from omegaconf import OmegaConf
@@ -14,14 +13,13 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.utils.reward_score import default_compute_score
 
 from recipes.common import confinement, reward_call
-from recipes.common.reward_faults import BLOCK, RewardFaults
+from recipes.common.reward_faults import BLOCK, OWN_FUNCTIONS, RewardFaults, is_coroutine_function
 from recipes.common.settings import read
 from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import Result, Score, Skip, from_verl, normalise, to_verl
 
 logger = logging.getLogger(__name__)
 
-OWN_FUNCTIONS = ("pkg://reward_fns.", "pkg://reward_fns/", "pkg://recipes.common.")
 RESPONSE_FAULTS = {Kind.TIME_OUT: "time_out", Kind.MEMORY: "memory", Kind.CRASH: "crash"}
 
 
@@ -73,7 +71,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
             arguments["reward_router_address"] = self.reward_router_address
             arguments["reward_model_tokenizer"] = self.reward_model_tokenizer
         try:
-            if _is_coroutine_function(self.compute_score):
+            if is_coroutine_function(self.compute_score):
                 call = self.compute_score(**arguments)
             else:
                 call = self.loop.run_in_executor(None, lambda: self.compute_score(**arguments))
@@ -89,11 +87,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
         return None if self.path and self.path.startswith(OWN_FUNCTIONS) else self.faults.time_limit
 
     def _isolated(self) -> bool:
-        if not self.path or self.reward_router_address is not None or self.faults.isolate == "never":
-            return False
-        if _is_coroutine_function(self.compute_score):
-            return False
-        return self.faults.isolate == "always" or not self.path.startswith(OWN_FUNCTIONS)
+        return self.faults.isolates(self.path, self.compute_score, self.reward_router_address is not None)
 
     async def _in_a_process(self, arguments: dict) -> Result:
         pool = shared_pool(self.faults.workers, self.faults.memory_limit)
@@ -103,7 +97,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
             self.path,
             self.name,
             merged,
-            None if self.path.startswith(OWN_FUNCTIONS) else self.faults.allow,
+            self.faults.allows(self.path),
             time_limit=self.faults.time_limit,
         )
         return result_of(outcome)
@@ -117,8 +111,3 @@ def result_of(outcome: Outcome) -> Result:
     if outcome.kind in RESPONSE_FAULTS:
         return Score(0.0, RESPONSE_FAULTS[outcome.kind], seconds=outcome.seconds)
     return Skip(f"{outcome.kind.value}: {outcome.detail}", seconds=outcome.seconds)
-
-
-def _is_coroutine_function(function) -> bool:
-    """Whether the function, or what verl wrapped into a partial, is a coroutine function."""
-    return inspect.iscoroutinefunction(getattr(function, "func", function))

@@ -63,7 +63,9 @@ def check_reward(config) -> None:
         load_extern_object(path, name)
     except FileNotFoundError as error:
         raise MissingFileError(f"reward.custom_reward_function.path={path} does not exist") from error
-    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
+    # verl makes a RuntimeError of whatever a file raises, and keeps it as the cause.
+    except (ImportError, AttributeError, SyntaxError, TypeError, RuntimeError) as error:
+        error = error.__cause__ or error
         raise ConfigError(f"reward.custom_reward_function: {name!r} cannot be loaded from {path}: {error}") from error
 
 
@@ -74,7 +76,9 @@ def check_group_stage(config) -> None:
     from recipes.common.reward_faults import BLOCK, RewardFaults
     from recipes.common.settings import read
 
-    read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
+    faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
+    if config.reward.reward_manager.name == "score_skip_fail":
+        _load_within_limits(config.reward, faults)
     hook = config.algorithm.get("group_hook") or {}
     if hook.get("path"):
         try:
@@ -83,6 +87,27 @@ def check_group_stage(config) -> None:
             raise ConfigError(
                 f"algorithm.group_hook: {hook.get('name')!r} of {hook.path} cannot be loaded: {error}"
             ) from error
+
+
+def _load_within_limits(reward, faults) -> None:
+    """Refuse a reward function that its own process cannot load, under the limits that it has in the run."""
+    from verl.utils.import_utils import load_extern_object
+
+    from reward_fns.pool import Kind, Pool
+
+    function = reward.get("custom_reward_function") or {}
+    path, name = function.get("path"), function.get("name")
+    if not path or not faults.isolates(path, load_extern_object(path, name), reward.reward_model.enable):
+        return
+    with Pool(1, faults.time_limit, faults.memory_limit, preload=()) as pool:
+        found = pool.run("recipes.common.reward_call:why_not_loaded", path, name, faults.allows(path))
+    reason = found.value if found.kind is Kind.DONE else f"{found.kind}: {found.detail or 'the limit was reached'}"
+    if reason:
+        raise ConfigError(
+            f"reward.custom_reward_function: the process that is to judge responses with {name!r} of {path} cannot "
+            f"load it ({reason}); its limits are algorithm.reward_faults.memory_limit={faults.memory_limit} bytes and "
+            f"time_limit={faults.time_limit:g} s"
+        )
 
 
 MODELS = ("actor_rollout_ref.model", "critic.model")

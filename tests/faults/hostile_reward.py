@@ -44,6 +44,7 @@ ATTEMPTS = {
     "shared memory": lambda a: pathlib.Path("/dev/shm/hostile").write_bytes(bytes(10)),
     "anonymous file": lambda a: os.memfd_create("hostile"),
     "limits": lambda a: resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
+    "limits of another": lambda a: resource.prlimit(os.getppid(), resource.RLIMIT_AS, (1 << 20, 1 << 20)),
     "memory": lambda a: len(bytearray(8 << 30)),
 }
 

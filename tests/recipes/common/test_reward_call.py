@@ -1,0 +1,59 @@
+"""Loading a user's reward function in a worker: not counted against the limit of memory, and bounded all the same."""
+
+from pathlib import Path
+
+import pytest
+
+from reward_fns.pool import Kind, Pool
+
+MAPPING = str(Path(__file__).with_name("mapping_reward.py"))
+CALL = "recipes.common.reward_call:call"
+ARGUMENTS = {"data_source": "toy", "solution_str": "right", "ground_truth": "right"}
+# Allocates until it is stopped, as a heap and as a mapping of the process's own.
+BALLOONS = {"heap": "bytearray(16 << 20)", "mapping": "mmap.mmap(-1, 1 << 30)"}
+
+
+@pytest.mark.parametrize("allow", [None, []])
+def test_what_is_mapped_as_the_function_is_loaded_is_not_counted(allow):
+    """CUDA's libraries alone map more than the limit; what a response makes the function take is still held."""
+    with Pool(1, time_limit=60, memory_limit=1 << 30, preload=()) as pool:
+        first, second = (pool.run(CALL, MAPPING, "compute_score", ARGUMENTS, allow).value for _ in range(2))
+        assert first["status"] == "score", first
+        assert second["score"] == first["score"] > 1, "the worker was replaced, and loaded the function again"
+        balloon = pool.run(CALL, MAPPING, "compute_score", ARGUMENTS | {"solution_str": "balloon"}, allow)
+        assert balloon.kind is Kind.MEMORY
+
+
+@pytest.mark.parametrize("piece", BALLOONS)
+def test_a_module_that_balloons_is_bounded_and_is_not_the_fault_of_a_response(tmp_path, piece):
+    balloon = tmp_path / "balloon.py"
+    balloon.write_text(f"import mmap\nkept = []\nwhile True:\n    kept.append({BALLOONS[piece]})\n")
+    with Pool(1, time_limit=60, memory_limit=16 << 20, preload=()) as pool:
+        outcome = pool.run(CALL, str(balloon), "compute_score", ARGUMENTS, [])
+    assert outcome.kind is Kind.DONE and outcome.value["status"] == "skip", outcome
+    assert "algorithm.reward_faults.memory_limit leaves 0.5 GiB" in outcome.value["reason"]
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "ImportError('failed to map segment')", "OSError(12, 'no memory')"])
+def test_a_module_that_cannot_be_loaded_is_not_the_fault_of_a_response(tmp_path, error):
+    module = tmp_path / "module.py"
+    module.write_text(f"raise {error}")
+    with Pool(1, time_limit=60, memory_limit=1 << 30, preload=()) as pool:
+        outcome = pool.run(CALL, str(module), "compute_score", ARGUMENTS, [])
+    assert outcome.kind is Kind.DONE and outcome.value["status"] == "skip", outcome
+    assert outcome.value["reason"].startswith(f"raised_{error.partition('(')[0]}: ")
+    assert "algorithm.reward_faults.memory_limit leaves 32 GiB" in outcome.value["reason"]
+
+
+def test_a_module_cannot_raise_the_limit_of_what_comes_after(tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text(
+        "import resource, threading\n"
+        "limit = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "def compute_score(**arguments):\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, limit)\n"
+        "    return 1.0\n"
+    )
+    with Pool(1, time_limit=60, memory_limit=1 << 30, preload=()) as pool:
+        outcome = pool.run(CALL, str(module), "compute_score", ARGUMENTS, [])
+    assert outcome.value["status"] == "skip" and "not allowed" in outcome.value["reason"], outcome

@@ -1,0 +1,55 @@
+"""Refusals of a composed config that are quick to see alone; test_start.py holds the command line."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from recipes.errors import ConfigError
+from recipes.launch import config_checks
+
+FUNCTION = "def compute_score(**arguments):\n    return 1.0\n"
+
+
+def reward_config(path, **faults):
+    return OmegaConf.create(
+        {
+            "reward": {
+                "custom_reward_function": {"path": str(path), "name": "compute_score"},
+                "reward_manager": {"name": "score_skip_fail"},
+                "reward_model": {"enable": False},
+            },
+            "algorithm": {"reward_faults": faults},
+        }
+    )
+
+
+def test_a_reward_file_that_raises_as_it_is_imported_is_one_sentence(tmp_path):
+    (tmp_path / "reward.py").write_text("import no_such_module")
+    with pytest.raises(ConfigError, match="cannot be loaded from .*reward.py: No module named 'no_such_module'"):
+        config_checks.check_reward(reward_config(tmp_path / "reward.py"))
+
+
+@pytest.mark.parametrize(
+    ("line", "faults", "reason"),
+    [
+        ("mmap.mmap(-1, 3 << 30)", {"memory_limit": 16 << 20}, "memory_limit leaves 0.5 GiB of .*=16777216 bytes"),
+        ("open('written', 'w')", {}, "algorithm.reward_faults.allow"),
+        ("time.sleep(60)", {"time_limit": 0.5}, "time_out: over 0.5 s.*time_limit=0.5 s"),
+        ("os._exit(3)", {}, "crash: the worker ended with exit code 3"),
+    ],
+)
+def test_a_reward_function_is_loaded_once_under_its_limits_before_ray_starts(
+    tmp_path, monkeypatch, line, faults, reason
+):
+    """The driver has no such limits: it could load the function, and no worker of the run could."""
+    start = f"import mmap, os, time\nif os.environ.get('WORKER'):\n    {line}\n"
+    (tmp_path / "reward.py").write_text(start + FUNCTION)
+    config_checks.check_group_stage(reward_config(tmp_path / "reward.py", **faults))
+    monkeypatch.setenv("WORKER", "1")
+    monkeypatch.setattr("verl.utils.import_utils.load_extern_object", lambda path, name: len)
+    with pytest.raises(ConfigError, match=f"cannot load it .*{reason}"):
+        config_checks.check_group_stage(reward_config(tmp_path / "reward.py", **faults))
+
+
+def test_what_the_default_limits_leave_holds_the_libraries_of_cuda(tmp_path):
+    (tmp_path / "reward.py").write_text(f"import mmap\nheld = mmap.mmap(-1, 3 << 30)\n{FUNCTION}")
+    config_checks.check_group_stage(reward_config(tmp_path / "reward.py"))
