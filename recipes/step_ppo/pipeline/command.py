@@ -8,6 +8,7 @@ from pathlib import Path
 
 import recipes
 import reward_fns
+from recipes.errors import EnvironmentProblem
 from reward_fns.errors import BudgetSpent, EndpointError, OptionError
 
 PACKAGES = tuple(Path(package.__file__).resolve().parent for package in (recipes, reward_fns))
@@ -34,7 +35,7 @@ def run(main: Callable[[], int]) -> None:
         print(f"python -m {started} is now python -m recipes.step_ppo.pipeline.{stage}", file=sys.stderr)
     try:
         sys.exit(main())
-    except (OSError, BudgetSpent, EndpointError, OptionError) as error:
+    except (OSError, BudgetSpent, EndpointError, EnvironmentProblem, OptionError) as error:
         sys.exit(f"{name}: {error}")
     except ValueError as error:
         innermost = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve()

@@ -13,6 +13,7 @@ from recipes.common.sampling import in_parallel
 from recipes.step_ppo.labels import class_probability
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions, require_questions
+from recipes.step_ppo.pipeline.device import own_device
 from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings
 from recipes.step_ppo.pipeline.prm_model import load_prm, step_probabilities
 from recipes.step_ppo.pipeline.records import Record, Trajectories, expand, open_journal, read
@@ -75,9 +76,8 @@ def score_record(
 
 def score_locally(args: argparse.Namespace, pad_token_id: int, work: Iterable[Work], on_result: OnResult) -> None:
     """Ask the PRM in this process, on an accelerator where there is one."""
-    model = load_prm(args.prm, dtype=getattr(torch, args.dtype))
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+    device = own_device()
+    model = load_prm(args.prm, dtype=getattr(torch, args.dtype)).to(device)
     # Several questions at a time, so that trajectories of one length meet in a batch.
     iterator = iter(work)
     while group := list(islice(iterator, 8)):

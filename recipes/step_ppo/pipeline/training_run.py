@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common import files
+from recipes.step_ppo.pipeline.device import own_device
 
 STARTED = "started.json"
 FINISHED = "finished.json"
@@ -41,10 +42,11 @@ def trainer_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Turn the options of `add_training_arguments` into arguments of `transformers.Trainer` and TRL's trainers.
 
     Adam (0.9, 0.95), linear decay and clipping at 1 are those of the LPR code (conf/deepspeed).
-    """
-    import torch
 
-    cpu = not torch.accelerator.is_available()
+    Raises:
+        EnvironmentProblem: there is a GPU that torch cannot use.
+    """
+    cpu = own_device() == "cpu"
     return dict(
         output_dir=args.output,
         num_train_epochs=args.epochs,
