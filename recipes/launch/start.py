@@ -8,6 +8,7 @@ has one, or with ``trainer.device=cpu``, the CPU layer (``recipes/platforms``) i
 environment it needs travels to every process of the run.
 """
 
+import itertools
 import os
 import sys
 import traceback
@@ -22,6 +23,10 @@ from recipes.launch import adapter_checks, cluster, config_checks, memory_plan, 
 from recipes.plugin import Row
 
 REFUSED = 2
+EXIT_SECONDS = 10.0
+"""What the processes of a run that has ended may take to exit."""
+WANDB_SECONDS = 120.0
+"""What they may take while wandb is among them, which sends what it has not sent yet."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from recipes.launch import limits
     from recipes.lifecycle import leftovers, preemption, resume, stall, step_metrics, wandb_run
     from recipes.lifecycle.progress import Progress
-    from recipes.lifecycle.watchdog import Watchdog, wait_until_gone
+    from recipes.lifecycle.watchdog import Watchdog
 
     limit, longest_stall = preemption.limit_seconds(), stall.limit_seconds()
     for line in leftovers.remove_leftovers():
@@ -246,7 +251,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         watchdog.stop()
         if metrics is not None:
             resume.join_metrics(metrics)
-        _shut_down(run, wait_until_gone)
+        _shut_down(recipe.name, run)
     if stopped is not None:
         print(f"{recipe.name}: ended after step {stopped}, as asked; the same command goes on from there")
         return preemption.SAVED
@@ -263,16 +268,31 @@ def _train(config, signals, *, joined: bool) -> None:
     run_ppo(config, task_runner_class=cluster.TaskRunner(TaskRunner, environment, before=signals.listen))
 
 
-def _shut_down(run, wait_until_gone) -> None:
+def _shut_down(name: str, run) -> None:
     import ray
 
     from recipes.lifecycle import leftovers
 
     if ray.is_initialized():
         ray.shutdown()
-    leftovers.stop_processes(wait_until_gone(run, seconds=10))
+    _end_processes(name, run)
     leftovers.remove_shared_memory(run)
     leftovers.end_run(run)
+
+
+def _end_processes(name: str, run, seconds: float = EXIT_SECONDS, wandb_seconds: float = WANDB_SECONDS) -> None:
+    """End what is left of a run's processes after so many seconds; what wandb needs to send the rest, after more."""
+    from recipes.lifecycle import leftovers, wandb_run
+    from recipes.lifecycle.watchdog import wait_until_gone
+
+    remaining = wait_until_gone(run, seconds)
+    if services := wandb_run.services(remaining):
+        needed = {*services, *itertools.chain.from_iterable(services.values())}
+        numbers = ", ".join(str(service.pid) for service in services)
+        print(f"{name}: waiting up to {wandb_seconds:g} s for wandb to send the rest of the run (process {numbers})")
+        leftovers.stop_processes([process for process in remaining if process not in needed])
+        remaining = wait_until_gone(run, wandb_seconds)
+    leftovers.stop_processes(remaining)
 
 
 def _resume_step(config, checkpoints: Path, state_file: str | None) -> int:

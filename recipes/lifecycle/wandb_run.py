@@ -1,12 +1,18 @@
-"""One wandb run for all attempts of a training run: its id stands beside the checkpoints and returns with them."""
+"""One wandb run for all attempts of a training run, its id beside the checkpoints; and the service that sends it."""
 
+import contextlib
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
+
+import psutil
 
 from recipes.common import files
 
 FILE = "wandb_run_id"
+SERVICE = "wandb-core"
+"""The program that sends what was logged, a child of the process that logs."""
 
 
 def keep_run_id(directory: Path, step: int) -> str:
@@ -27,3 +33,13 @@ def keep_run_id(directory: Path, step: int) -> str:
     os.environ["WANDB_RUN_ID"] = run_id
     os.environ.setdefault("WANDB_RESUME", "allow")
     return run_id
+
+
+def services(processes: Iterable[psutil.Process]) -> dict[psutil.Process, list[psutil.Process]]:
+    """Those of these processes that are wandb's service, each with the processes above it: it ends with its parent."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.name() == SERVICE:
+                found[process] = process.parents()
+    return found
