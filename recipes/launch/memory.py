@@ -378,15 +378,25 @@ class Plan:
         def training(**changes: Any) -> Plan:
             return replace(self, trained=tuple(replace(model, **changes) for model in self.trained))
 
+        with_critic = any(not model.head for model in self.trained)
+
+        def named(actor: str, critic: str) -> str:
+            return f"actor_rollout_ref.{actor}, critic.{critic}" if with_critic else f"actor_rollout_ref.{actor}"
+
         half = tuple(replace(model, tokens=model.tokens // 2) for model in self.trained)
+        adapters, checkpointing = "model.lora_rank=32", "model.enable_gradient_checkpointing=true"
+        offload = "param_offload=true and optimizer_offload=true"
         found = [
-            ("actor_rollout_ref.model.lora_rank=32", training(rank=32)),
-            ("actor_rollout_ref.actor.fsdp_config.model_dtype=bf16", training(dtype="bf16")),
-            ("actor_rollout_ref.model.enable_gradient_checkpointing=true", training(checkpointing=True)),
+            (named(adapters, adapters), training(rank=32)),
+            (named("actor.fsdp_config.model_dtype=bf16", "fsdp.model_dtype=bf16"), training(dtype="bf16")),
+            (named(checkpointing, checkpointing), training(checkpointing=True)),
             ("actor_rollout_ref.model.use_fused_kernels=true", training(fused=True)),
-            ("half of actor_rollout_ref.actor.ppo_max_token_len_per_gpu", replace(self, trained=half)),
             (
-                "actor_rollout_ref.actor.fsdp_config.param_offload=true and optimizer_offload=true",
+                "half of " + named("actor.ppo_max_token_len_per_gpu", "ppo_infer_max_token_len_per_gpu"),
+                replace(self, trained=half),
+            ),
+            (
+                named(f"actor.fsdp_config.{offload}", f"fsdp.{offload}"),
                 training(offload_parameters=True, offload_optimizer=True),
             ),
             (

@@ -18,7 +18,8 @@ GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}
 MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-16384}         # tokens in a packed micro-batch
 FSDP_SIZE=${FSDP_SIZE:--1}                              # ranks that share one copy of the parameters; -1 for all
 RESHARD=${RESHARD:-true}                                # drop gathered parameters after the forward pass
-OFFLOAD=${OFFLOAD:-false}                               # true: parameters and optimizer rest in host memory
+OFFLOAD=${OFFLOAD:-true}                                # actor and critic rest in host memory: on 80 GB they would leave
+                                                        # less than 2 GiB beside an engine that takes half
 NGPUS=${NGPUS:-4}
 PRM_NGPUS=${PRM_NGPUS:-4}
 NNODES=${NNODES:-1}

@@ -299,6 +299,19 @@ def test_a_host_is_refused_what_its_memory_cannot_hold():
     assert "stand twice" in plan(28, **on_host | {"rank": 8}, tokens=1024).problem()
 
 
+def test_the_knobs_of_a_run_with_a_critic_are_those_of_both():
+    """The published setting of step-PPO on four devices of 80 GB, both models beside an engine at half of them."""
+    actor = Training(LLAMA2_7B, ranks=4, tokens=16384)
+    both = (actor, replace(actor, head=False, tokens=32768))
+    run = Plan(both, (Engine((LLAMA2_7B,), 0.5, 4096),), 80 * GIB)
+    knob, after = run.best_knob("rollout")
+    assert "actor_rollout_ref.actor.fsdp_config.param_offload=true and optimizer_offload=true" in knob
+    assert "critic.fsdp.param_offload=true and optimizer_offload=true" in knob and after < 42 * GIB
+    told = {name for name, _ in run._changes() if "critic" in name}
+    assert len(told) == 5 and all("actor_rollout_ref" in name for name in told)
+    assert not any("critic" in name for name, _ in replace(run, trained=(actor,))._changes())
+
+
 def test_the_memory_of_a_host_is_that_of_its_container(tmp_path):
     from recipes.launch.memory_plan import host_bytes
 

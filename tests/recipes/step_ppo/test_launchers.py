@@ -19,7 +19,7 @@ def words_of(launcher, folder, **environment):
         (folder / program).write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
         (folder / program).chmod(0o755)
     names = ("NGPUS", "BATCH", "MICRO_BATCH", "ACCUMULATION", "EPOCHS", "LR", "BETA", "LOSS", "KIND", "ROUND")
-    names += ("PRM_LAUNCHER", "PRM_OPTIONS", "ROOT")
+    names += ("PRM_LAUNCHER", "PRM_OPTIONS", "ROOT", "OFFLOAD", "SCALE", "PRESET")
     clean = {name: value for name, value in os.environ.items() if name not in names}
     environment = clean | {"PATH": f"{folder}:{os.environ['PATH']}"} | environment
     done = subprocess.run(
@@ -86,3 +86,21 @@ def test_the_whole_pipeline_trains_its_prms_on_several_devices(given, tmp_path, 
             assert launcher[:2] == ["accelerate", "launch"] and option(launcher, "--fsdp_version") == 2
             assert option(launcher, "--num_processes") == float(given.get("NGPUS", 4))
             assert launcher[launcher.index("--fsdp_state_dict_type") + 1] == "FULL_STATE_DICT"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "given", "offloaded"),
+    [
+        ("run_step_ppo_logiqa2.sh", {}, True),
+        ("run_step_ppo_logiqa2.sh", {"OFFLOAD": "false"}, False),
+        ("run_outcome_baseline.sh", {}, True),
+        ("run_qwen3_4b.sh", {}, False),
+        ("run_qwen3_4b.sh", {"OFFLOAD": "true"}, True),
+    ],
+)
+def test_offloading_is_that_of_actor_and_critic(launcher, given, offloaded, tmp_path):
+    words = words_of(launcher, tmp_path, **given)
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    for engine in ("actor_rollout_ref.actor.fsdp_config", "critic.fsdp"):
+        for part in ("param", "optimizer"):
+            assert values[f"{engine}.{part}_offload"] == str(offloaded).lower()
