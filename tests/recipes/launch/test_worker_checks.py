@@ -129,3 +129,14 @@ def test_nor_does_the_proposer(defaults, whose):
     if whose == "the Solver's":
         config.proposer.actor_rollout_ref.model.override_config = {"attn_implementation": "flash_attention_2"}
         check_workers(config)
+
+
+def test_what_avoids_the_logits_of_all_tokens_is_named_by_a_key_that_exists(defaults, monkeypatch, capsys):
+    """Every scale of all weights keeps the logits: fused kernels sum the head's gradient in bfloat16, chunk by chunk."""
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    config_checks.fall_back_to_sdpa(changed(defaults), "accelerator")
+    told = capsys.readouterr().err
+    assert "flash-attn cannot be imported" in told and "attention runs on sdpa" in told
+    key = "actor_rollout_ref.model.use_fused_kernels"
+    assert f"row by row over the whole vocabulary, which {key}=true avoids" in told
+    assert OmegaConf.select(defaults, key) is False
