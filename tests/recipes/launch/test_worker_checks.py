@@ -132,7 +132,7 @@ def test_nor_does_the_proposer(defaults, whose):
 
 
 def test_what_avoids_the_logits_of_all_tokens_is_named_by_a_key_that_exists(defaults, monkeypatch, capsys):
-    """Every scale of all weights keeps the logits: fused kernels sum the head's gradient in bfloat16, chunk by chunk."""
+    """Scales of all weights keep the logits: fused kernels sum the head's gradient in bfloat16, chunk by chunk."""
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     config_checks.fall_back_to_sdpa(changed(defaults), "accelerator")
     told = capsys.readouterr().err
