@@ -15,6 +15,7 @@ from pathlib import Path
 
 from recipes import plugin
 from recipes.doctor.probes import PLUGIN_MODULE, last_line, run_import, run_probe
+from recipes.platforms import nvidia
 from recipes.upstream import compat
 
 OK, NOTICE, FAILURE = "ok", "notice", "failure"
@@ -247,6 +248,15 @@ def check_machine() -> Iterator[Finding]:
         return
     if report["devices"]:
         yield Finding("machine", "accelerator", OK, ", ".join(report["devices"]))
+    elif (driver := nvidia.nvidia_driver()) and os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+        detail = (
+            f"this machine has NVIDIA devices ({driver}) that torch {report['version']} cannot use: {report['why_not']}"
+        )
+        remedy = (
+            "a driver that knows this torch's CUDA, or a torch built for this driver's; trainer.device=cpu runs a "
+            "recipe on the processor"
+        )
+        yield Finding("machine", "accelerator", FAILURE, detail, remedy)
     elif report["cuda"] is None and shutil.which("nvidia-smi"):
         detail = "this machine has nvidia-smi, but torch is a build without CUDA: everything would run on the CPU"
         yield Finding(

@@ -93,8 +93,10 @@ def _ledger_row(state: State) -> dict:
 
 
 def probe_torch() -> dict:
-    """Which accelerators torch sees, and whether its build could see any."""
+    """Which accelerators torch sees, and where there are none, why."""
     import torch
+
+    from recipes.platforms.nvidia import why_unusable
 
     devices = []
     if torch.cuda.is_available():
@@ -104,4 +106,5 @@ def probe_torch() -> dict:
         ]
     elif torch.accelerator.is_available():
         devices = [f"{torch.accelerator.device_count()} x {torch.accelerator.current_accelerator()}"]
-    return {"devices": devices, "cuda": torch.version.cuda}
+    why_not = "" if devices else why_unusable()
+    return {"devices": devices, "cuda": torch.version.cuda, "version": torch.__version__, "why_not": why_not}

@@ -5,10 +5,10 @@ import re
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from recipes import plugin
 from recipes.errors import EnvironmentProblem
+from recipes.platforms.nvidia import nvidia_driver, why_unusable
 
 FORWARDED = (
     "VERL_PLATFORM",
@@ -112,29 +112,9 @@ def _machine_has_accelerator() -> bool:
     if driver := nvidia_driver():
         raise EnvironmentProblem(
             f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: "
-            f"{_why_not()}; mend that, or set trainer.device=cpu to run on the processor"
+            f"{why_unusable()}; mend that, or set trainer.device=cpu to run on the processor"
         )
     return False
-
-
-def nvidia_driver(proc: Path = Path("/proc/driver/nvidia/version"), dev: Path = Path("/dev")) -> str | None:
-    """The driver of the NVIDIA devices of this machine; None without devices, or where they are hidden on purpose."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not any(dev.glob("nvidia[0-9]*")):
-        return None
-    version = re.search(r"\d+\.\d+(\.\d+)?", proc.read_text()) if proc.is_file() else None
-    return f"driver {version[0]}" if version else "driver unknown"
-
-
-def _why_not() -> str:
-    import torch
-
-    if torch.version.cuda is None:
-        return "it is built for the processor alone"
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        return str(error).strip().splitlines()[0]
-    return f"it is built for CUDA {torch.version.cuda} and finds no device"
 
 
 def _join(address: str) -> None:

@@ -213,6 +213,36 @@ def test_our_vllm_plugin_shut_out_by_its_allow_list(monkeypatch):
     assert "VLLM_PLUGINS=lora_filesystem_resolver" in finding.detail
 
 
+@pytest.mark.parametrize(
+    ("driver", "platform", "state", "words"),
+    [
+        ("driver 470.57.02", "", FAILURE, "NVIDIA devices (driver 470.57.02) that torch 2.13.0 cannot use: too old"),
+        ("driver 470.57.02", "cpu", NOTICE, "none: the recipes run on the CPU platform"),
+        (None, "", NOTICE, "none: the recipes run on the CPU platform"),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_a_failure(monkeypatch, driver, platform, state, words):
+    """The launcher refuses to run there; the doctor called it a machine without an accelerator."""
+    report = {"devices": [], "cuda": "13.0", "version": "2.13.0", "why_not": "too old"}
+    monkeypatch.setattr(environment, "run_probe", lambda name: (report, ""))
+    monkeypatch.setattr(environment.nvidia, "nvidia_driver", lambda: driver)
+    monkeypatch.setenv("VERL_PLATFORM", platform)
+    finding = by_item(environment.check_machine())["accelerator"]
+    assert finding.state == state and words in finding.detail
+    assert state == NOTICE or "trainer.device=cpu" in finding.remedy
+
+
+def test_the_probe_of_torch_says_why_it_finds_no_device(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    report = probes.probe_torch()
+    assert report["version"] == torch.__version__ and report["why_not"]
+    if torch.version.cuda is None:
+        assert report["why_not"] == "it is built for the processor alone"
+
+
 def test_a_check_that_breaks_is_a_finding_and_the_others_still_report(monkeypatch):
     def broken():
         raise OSError("no such table")
