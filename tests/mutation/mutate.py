@@ -1,7 +1,7 @@
 """Change one spot of a module at a time and run its tests: a change that no test notices is a gap in the tests.
 
-    python tests/mutation/mutate.py                         # every module of targets.py, a sample of each
-    python tests/mutation/mutate.py recipes/sppo/loss.py    # one of them; --all for every mutant of it
+    python tests/mutation/mutate.py                         # every module of targets.py
+    python tests/mutation/mutate.py recipes/sppo/loss.py    # one of them
 
 writes a line for each mutant to `outputs/mutation/`, the counts and the survivors to `results.json` beside this file,
 and prints the survivors that `argued.json` has no reason for; with any, the exit code is 1. `page.py` makes the page.
@@ -21,7 +21,6 @@ import importlib.abc
 import importlib.util
 import json
 import os
-import random
 import resource
 import signal
 import sys
@@ -38,7 +37,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from mutants import Mutant, mutants  # noqa: E402
-from targets import MOST, TARGETS, Target  # noqa: E402
+from targets import TARGETS, Target  # noqa: E402
 
 OUTPUT = ROOT / "outputs" / "mutation"
 RESULTS, ARGUED = HERE / "results.json", HERE / "argued.json"
@@ -258,14 +257,6 @@ def same(one: FunctionType, other: FunctionType | None) -> bool:
     return other is not None and all(getattr(one, name) == getattr(other, name) for name in parts)
 
 
-def sample(found: Sequence[Mutant], module: str, most: int | None) -> list[Mutant]:
-    """At most ``most`` of a module's mutants, in order; the same ones for the same mutants."""
-    if most is None or len(found) <= most:
-        return list(found)
-    chosen = random.Random(module).sample(range(len(found)), most)
-    return [found[i] for i in sorted(chosen)]
-
-
 def fingerprint(target: Target) -> str:
     """A hash of the module and its tests, by which results are known to be out of date."""
     return hashlib.sha256(b"".join((ROOT / path).read_bytes() for path in (target.module, *target.tests))).hexdigest()
@@ -280,7 +271,7 @@ def _swap_all(target: Target, chosen: Sequence[Mutant], original: str, answer: P
     return _pytest(target, plugin)
 
 
-def try_mutants(target: Target, most: int | None) -> dict[str, Any]:
+def try_mutants(target: Target) -> dict[str, Any]:
     """Run the tests against a module's mutants; the counts, and the survivors.
 
     Raises:
@@ -290,7 +281,6 @@ def try_mutants(target: Target, most: int | None) -> dict[str, Any]:
     for name in ("hypothesis", "pytest", *target.preload):
         importlib.import_module(name)
     found = mutants(source)
-    chosen = sample(found, target.module, most)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     answer = OUTPUT / (target.module.replace("/", ".") + ".swapped.jsonl")
     answer.unlink(missing_ok=True)
@@ -301,7 +291,7 @@ def try_mutants(target: Target, most: int | None) -> dict[str, Any]:
             with (OUTPUT / (target.module.replace("/", ".") + ".log")).open("w") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
-            code = _swap_all(target, chosen, unparsed(source), answer)
+            code = _swap_all(target, found, unparsed(source), answer)
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
@@ -309,11 +299,11 @@ def try_mutants(target: Target, most: int | None) -> dict[str, Any]:
         raise RuntimeError(f"the tests of {target.module} fail without any change: {' '.join(target.tests)}")
     *lines, limit = map(json.loads, answer.read_text().splitlines())
     outcomes = dict(lines)
-    if len(outcomes) < len(chosen) and forked(partial(imported_anew, target, source), 4 * limit) != "passed":
+    if len(outcomes) < len(found) and forked(partial(imported_anew, target, source), 4 * limit) != "passed":
         raise RuntimeError(f"the tests of {target.module} fail without any change when it is imported anew")
     counts, survivors = {"failed": 0, "timeout": 0}, []
     with (OUTPUT / (target.module.replace("/", ".") + ".jsonl")).open("w") as log:
-        for position, mutant in enumerate(chosen):
+        for position, mutant in enumerate(found):
             ending = outcomes.get(position) or forked(partial(imported_anew, target, mutant.source), 4 * limit)
             record = {name: value for name, value in mutant._asdict().items() if name != "source"}
             if ending == "passed":
@@ -327,7 +317,6 @@ def try_mutants(target: Target, most: int | None) -> dict[str, Any]:
         "fingerprint": fingerprint(target),
         "tests": list(target.tests),
         "mutants": len(found),
-        "tried": len(chosen),
         **counts,
         "survivors": survivors,
     }
@@ -357,7 +346,6 @@ def argued_reason(argued: Sequence[dict[str, str]], module: str, survivor: dict[
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="modules of targets.py (default: all)")
-    parser.add_argument("--all", action="store_true", help=f"every mutant, not {MOST} of a module")
     parser.add_argument("--changed", action="store_true", help="only modules whose code or tests changed since")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no module after so many minutes")
     options = parser.parse_args()
@@ -365,6 +353,8 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; targets.py names {', '.join(TARGETS)}")
     os.chdir(ROOT)
+    # In a forked process torch waits for threads that were not copied.
+    os.environ["OMP_NUM_THREADS"] = "1"
     unargued, end = 0, time.monotonic() + 60 * options.minutes
     for name in options.modules or TARGETS:
         target = TARGETS[name]
@@ -377,7 +367,7 @@ def main() -> int:
             continue
         began = time.monotonic()
         try:
-            found = try_mutants(target, None if options.all else MOST)
+            found = try_mutants(target)
         except RuntimeError as error:
             print(error, flush=True)
             unargued += 1
@@ -388,7 +378,7 @@ def main() -> int:
         open_ones = [s for s in found["survivors"] if argued_reason(argued, name, s) is None]
         unargued += len(open_ones)
         print(
-            f"{name}: {found['tried']} of {found['mutants']} mutants, {len(found['survivors'])} survive, "
+            f"{name}: {found['mutants']} mutants, {len(found['survivors'])} survive, "
             f"{len(open_ones)} without a reason; {time.monotonic() - began:.0f} s",
             flush=True,
         )

@@ -14,21 +14,20 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from mutate import ARGUED, RESULTS, argued_reason, fingerprint, write  # noqa: E402
-from targets import MOST, TARGETS  # noqa: E402
+from targets import TARGETS  # noqa: E402
 
 PAGE = HERE / "README.md"
-HEAD = f"""# Mutation check
+HEAD = """# Mutation check
 
 Do the tests of the methods' arithmetic notice when it changes? [`mutate.py`](mutate.py) changes a pure module in one
 spot at a time (a comparison, an operator, a number, a condition, a statement left out: [`mutants.py`](mutants.py)) and
 runs the module's quick tests. A mutant *survives* if they pass; a failed test and an endless loop, which is ended, both
-notice it. Of a module with more than {MOST} mutants {MOST} are drawn, with the module's path as the seed; `--all` tries
-every one.
+notice it.
 
 <!-- needs minutes of processor time -->
 ```bash
 python tests/mutation/mutate.py                    # all modules of targets.py
-python tests/mutation/mutate.py --all recipes/sppo/loss.py
+python tests/mutation/mutate.py recipes/sppo/loss.py
 python tests/mutation/mutate.py --changed          # what changed, or its tests, since its last run
 python tests/mutation/page.py                      # this page, from what was found
 ```
@@ -43,14 +42,14 @@ test compares the page with both files; another, with `--long`, runs all modules
 def page(results: dict[str, Any], argued: list[dict[str, str]], modules: Iterable[str]) -> str:
     """The page's text; ``modules`` are those that should have results."""
     lines = [HEAD, *_reach(results, list(modules)), ""]
-    lines += ["| module | mutants | tried | noticed | argued | open |", "|---|---|---|---|---|---|"]
+    lines += ["| module | mutants | noticed | argued | open |", "|---|---|---|---|---|"]
     survivors = []
     for module, found in results.items():
         reasons = [(survivor, argued_reason(argued, module, survivor)) for survivor in found["survivors"]]
         survivors += [(module, survivor, reason) for survivor, reason in reasons]
         with_reason = sum(reason is not None for _, reason in reasons)
         noticed = found["failed"] + found["timeout"]
-        counts = (found["mutants"], found["tried"], noticed, with_reason, len(reasons) - with_reason)
+        counts = (found["mutants"], noticed, with_reason, len(reasons) - with_reason)
         lines.append(f"| [`{module}`](../../{module}) | " + " | ".join(map(str, counts)) + " |")
     lines += ["", "## Survivors", ""]
     if not survivors:
@@ -65,10 +64,7 @@ def page(results: dict[str, Any], argued: list[dict[str, str]], modules: Iterabl
 def _reach(results: dict[str, Any], modules: list[str]) -> list[str]:
     """What was tried and what was not, in sentences."""
     found = [results[module] for module in modules if module in results]
-    tried, existing = sum(one["tried"] for one in found), sum(one["mutants"] for one in found)
-    sampled = sum(one["tried"] < one["mutants"] for one in found)
-    lines = [f"Tried: {tried} of the {existing} mutants of {len(found)} modules."]
-    lines.append(f"In {sampled} of them it is a sample; what lies outside of it is not known." if sampled else "")
+    lines = [f"Tried: {sum(one['mutants'] for one in found)} mutants of {len(found)} modules."]
     changed = [f"`{module}`" for module in modules if results.get(module, {}).get("changed")]
     lines.append(f"**Changed since, they or their tests: {', '.join(changed)}.**" if changed else "")
     missing = [f"`{module}`" for module in modules if module not in results]

@@ -2,9 +2,6 @@
 
 from typing import Any, NamedTuple
 
-MOST = 60
-"""Mutants tried of a module; of more, a sample."""
-
 
 class Target(NamedTuple):
     """`module` and `tests` are paths from the repository root; `preload` is imported once, before anything is forked;

@@ -196,3 +196,11 @@ def test_invariants_of_any_round(rounds):
 def test_unequal_lists_are_refused():
     with pytest.raises(ValueError, match="2 proposals, but verdicts for 1"):
         score_round([proposal(1), proposal(2)], [[1.0]], DiversityHistory(), SETTINGS)
+
+
+def test_a_round_alone_is_no_repetition_unless_it_is_told_of_one():
+    settings = RoundSettings(reward="r_zero")
+    correct = [3, 3, 2, 4, 1, 6]
+    row = [proposal(i + 1) for i in range(6)], [verdicts(c) for c in correct]
+    none, all_of_it = (score_round(*row, DiversityHistory(), settings, [share] * 6) for share in (0.0, 1.0))
+    assert played(correct, settings).rewards == none.rewards != all_of_it.rewards

@@ -187,3 +187,9 @@ def test_where_verl_differs():
     theirs, _ = core_algos.compute_rloo_outcome_advantage(score_only - 0.1 * kl * masks, masks, names)
     _, returns = rloo_advantage(scores, index, kl, masks, kl_coef=0.1)
     assert not torch.allclose(returns, theirs, atol=1e-3)
+
+
+def test_the_epsilon_of_grpo_is_added_to_the_deviation():
+    scores = double([0.0, 2e-9])
+    advantages, _ = grpo_advantage(scores, ["p", "p"], double([[1.0], [1.0]]))
+    assert advantages[1].item() == pytest.approx(1e-9 / (2e-9 / math.sqrt(2) + 1e-9))

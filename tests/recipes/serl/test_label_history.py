@@ -114,3 +114,9 @@ def test_a_label_of_an_earlier_version_counts_as_one_that_nobody_shared():
     history = LabelHistory()
     history.load_state_dict([[4, "12"]])
     assert [visit(history, "12", 0.7) for _ in range(5)] == [1.0] * 4 + [0.85]
+
+
+def test_labels_that_algebra_alone_could_equate_count_as_different():
+    history = LabelHistory()
+    history.observe(step((0, "x^2 + 2x + 1")))
+    assert history.observe(step((0, "(x + 1)^2")))["serl/vote/flip_rate"] == 1.0

@@ -107,3 +107,7 @@ def test_scrl_an_answer_of_the_bounding_share_is_not_rare():
 def test_scrl_wants_an_entropy_for_each_answer():
     with pytest.raises(ValueError, match="2 answers and 1 entropies"):
         scrl_rewards([0, 1], [0.5], {0: 1, 1: 1}, 2)
+
+
+def test_scrl_the_lead_of_an_only_answer_is_its_whole_share():
+    assert positive_class({3: 6}, 16, least=0.375, margin=0.37) == 3

@@ -152,3 +152,11 @@ def test_a_share_of_the_prompts_keeps_its_answer_always_the_same_ones():
     assert not any(keeps_answer(prompt, 0.0) for prompt in prompts) and all(keeps_answer(p, 1.0) for p in prompts)
     more = [keeps_answer(prompt, 0.5) for prompt in prompts]
     assert all(large or not small for small, large in zip(kept, more, strict=True)), "a larger share keeps the smaller"
+
+
+def test_the_baseline_of_pure_rloo_is_the_others_return_less_their_kl(raw):
+    first, other, charged = rollout(A, 3), rollout(B, 2), rollout(B, 2, kl=0.1)
+    base = pure_rloo([first, other], outcome_weight=0.0, max_response_length=12)[0]
+    found = pure_rloo([first, charged], outcome_weight=0.0, max_response_length=12)[0]
+    # The sums over what follows each of six tokens: 0.1 x (6 + 5 + 4 + 3 + 2 + 1), over one response of 12 tokens.
+    torch.testing.assert_close(found - base, torch.full((12,), 2.1 / 12, dtype=torch.float64))

@@ -18,12 +18,13 @@ from vllm_patches.tandem.schedule import (
     Strategy,
     authorship,
     coin,
+    mix64,
     register_strategy,
     request_key,
     senior_threshold,
     stream_key,
 )
-from vllm_patches.tandem.schedule_table import ScheduleTable
+from vllm_patches.tandem.schedule_table import ScheduleTable, coin_authors, mix64_array
 
 WORD, PARAGRAPH, PLAIN, EOS = 7, 8, 1, 0
 BOUNDARY = {"word": frozenset({WORD}), "sentence": frozenset({PARAGRAPH})}
@@ -382,3 +383,21 @@ def test_a_new_strategy_registers_by_name(monkeypatch):
         register_strategy("word_pairs", Strategy(start=SENIOR))
     with pytest.raises(ValueError, match="boundary"):
         register_strategy("page", Strategy(start=SENIOR, boundary="page"))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
+def test_the_tables_mixing_is_that_of_the_schedule_to_the_last_bit(numbers):
+    assert mix64_array(np.array(numbers, dtype=np.uint64)).tolist() == [mix64(number) for number in numbers]
+
+
+def test_a_coin_of_the_table_at_the_threshold_falls_on_the_junior():
+    key = stream_key(3, 4)
+    keys, thresholds = np.full(2, key, dtype=np.uint64), np.array([coin(key, 0), coin(key, 0) + 1], dtype=np.uint64)
+    assert coin_authors(keys, thresholds, np.zeros(2, dtype=np.uint64)).tolist() == [JUNIOR, SENIOR]
+
+
+def test_the_table_tells_its_boundary_tokens():
+    table = ScheduleTable(BOUNDARY, VOCAB)
+    assert np.flatnonzero(table.is_boundary("word")).tolist() == [WORD]
+    assert np.flatnonzero(table.is_boundary("sentence")).tolist() == [PARAGRAPH]
+    assert table.is_boundary(None).shape == (VOCAB,) and not table.is_boundary(None).any()
