@@ -21,18 +21,21 @@ fi
 
 # What takes as long as the first lane still does when the unit tests are done.
 LATER=(tests/end_to_end/test_sft.py tests/recipes tests/examples tests/faults)
+# What takes long is listed, so that the lanes can be kept even.
+DURATIONS=(--durations=15 --durations-min=20)
 # Both lanes train in it; made here, it is not made twice at once.
 "$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || exit 1
 log=outputs/tests_end_to_end.log
-"$DUETS_PYTHON" -m pytest -m e2e -o cache_dir=outputs/pytest_cache_end_to_end "${LATER[@]/#/--ignore=}" "$@" >"$log" 2>&1 &
+"$DUETS_PYTHON" -m pytest -m e2e "${DURATIONS[@]}" -o cache_dir=outputs/pytest_cache_end_to_end "${LATER[@]/#/--ignore=}" \
+    "$@" >"$log" 2>&1 &
 lane=$!
 trap 'kill "$lane" 2>/dev/null; wait "$lane" 2>/dev/null; exit 130' INT TERM
-"$DUETS_PYTHON" -m pytest -m "not e2e" --ignore=tests/benchmarks "$@"
+"$DUETS_PYTHON" -m pytest -m "not e2e" "${DURATIONS[@]}" --ignore=tests/benchmarks "$@"
 others=$?
-_duets_stage "The end-to-end tests of this lane"
-"$DUETS_PYTHON" -m pytest -m e2e -o cache_dir=outputs/pytest_cache_later "${LATER[@]}" "$@"
+_duets_stage "The end-to-end tests of this lane (after $SECONDS s)"
+"$DUETS_PYTHON" -m pytest -m e2e "${DURATIONS[@]}" -o cache_dir=outputs/pytest_cache_later "${LATER[@]}" "$@"
 later=$?
-_duets_stage "The end-to-end tests of the other lane"
+_duets_stage "The end-to-end tests of the other lane (after $SECONDS s)"
 wait "$lane"
 end_to_end=$?
 cat "$log"
@@ -41,7 +44,7 @@ if ((others == 1)); then
     "$DUETS_PYTHON" -m pytest -m "not e2e" --ignore=tests/benchmarks --last-failed --last-failed-no-failures none "$@"
     others=$?
 fi
-_duets_stage "The benchmarks"
+_duets_stage "The benchmarks (after $SECONDS s)"
 "$DUETS_PYTHON" -m pytest tests/benchmarks "$@"
 benchmarks=$?
 ((others == 0 && later == 0 && end_to_end == 0 && benchmarks == 0))

@@ -94,7 +94,7 @@ def test_keys_of_the_environment_stand_in_no_file_of_a_run(campaign, recipe):
 
 
 def test_a_machine_that_goes_down_while_it_saves(campaign):
-    """In every CI: all processes at once, in the middle of the second checkpoint; no step is lost or made twice."""
+    """All processes at once, in the middle of the second checkpoint; no step is lost or made twice."""
     run = campaign()
     run.environment |= CANARIES
     attempt = run.attempt()
