@@ -103,9 +103,11 @@ def watch_run(recipe: str, steps: int, warm_up: int, folder: Path, limit: float)
     return {
         "recipe": recipe,
         "steps": len(logged),
+        "from_step": warm_up,
         "seconds": round(time.monotonic() - began),
         "memory_mb": {name: course(points) for name, points in memory.items()},
         "memory_mb_per_100_steps": {name: round(100 * slope(points), 2) for name, points in memory.items()},
+        "descriptors": {name: course(points) for name, points in descriptors.items()},
         "descriptors_per_100_steps": {name: round(100 * slope(points), 2) for name, points in descriptors.items()},
         "shared_memory_mb_per_100_steps": round(100 * slope(shared), 2),
         "step_time_ratio": round((sum(last) / len(last)) / (sum(second) / len(second)), 3) if times else None,
@@ -163,9 +165,11 @@ def verdict(figures: dict) -> list[str]:
 
 
 def table(lines: list[str]) -> str:
-    """Markdown of the runs in a file of figures: what grows more than it may, and the most of anything else."""
-    rows = ["| recipe | steps | minutes | grows, MB per 100 steps | most of any other process | descriptors | time |"]
-    rows.append("|---|---|---|---|---|---|---|")
+    """Markdown of the runs in a file of figures: what grows more than it may after a step, and the most of all else."""
+    rows = [
+        "| recipe | steps | from | minutes | grows, MB per 100 steps | most of any other process | descriptors | time |"
+    ]
+    rows.append("|---|---|---|---|---|---|---|---|")
     for figures in map(json.loads, lines):
         if "recipe" not in figures:
             continue
@@ -178,8 +182,8 @@ def table(lines: list[str]) -> str:
         most = max((mb for title, mb in memory.items() if title not in over), default=0.0)
         descriptors = max(figures["descriptors_per_100_steps"].values(), default=0.0)
         rows.append(
-            f"| {figures['recipe']} | {figures['steps']} | {figures['seconds'] / 60:.0f} | {grows or '-'} "
-            f"| {most:+.1f} | {descriptors:+.1f} | {figures['step_time_ratio']:.2f} |"
+            f"| {figures['recipe']} | {figures['steps']} | {figures['from_step']} | {figures['seconds'] / 60:.0f} "
+            f"| {grows or '-'} | {most:+.1f} | {descriptors:+.1f} | {figures['step_time_ratio']:.2f} |"
         )
     return "\n".join(rows)
 
