@@ -37,9 +37,9 @@ print("RESULT" + json.dumps({
     },
     "chosen": type(get_platform()).__name__,
     "behaviour": [
-        importlib.metadata.version.__module__,
-        distributed.initialize_global_process_group_ray.__module__,
-        model.load_valuehead_model.__module__,
+        importlib.metadata.version.__code__.co_filename,
+        distributed.initialize_global_process_group_ray.__code__.co_filename,
+        model.load_valuehead_model.__code__.co_filename,
     ],
 }))
 """
