@@ -7,9 +7,11 @@ import zipfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from recipes.common import state
 from recipes.errors import CheckpointError
+from recipes.launch import start
 from recipes.lifecycle import resume
 
 
@@ -223,3 +225,22 @@ def test_the_shards_of_whole_other_nodes_may_be_on_their_disks(tmp_path, ranks, 
     else:
         with pytest.raises(CheckpointError, match="of 4 shards"):
             resume.resume_step(tmp_path, per_node=per_node)
+
+
+@pytest.mark.parametrize("mode", ["auto", "resume_path"])
+@pytest.mark.parametrize(("nodes", "per_node", "resumes"), [(2, 2, True), (1, 4, False), (2, 4, False)])
+def test_a_run_on_several_nodes_resumes_from_the_shards_of_one(tmp_path, mode, nodes, per_node, resumes):
+    """Ranks 0 and 1 of four on this disk: a node of two, and half of a node of four."""
+    actor = tmp_path / "global_step_2" / "actor"
+    actor.mkdir(parents=True)
+    for rank in (0, 1):
+        (actor / f"model_world_size_4_rank_{rank}.pt").write_bytes(archive())
+    (actor.parent / "data.pt").write_bytes(archive())
+    track(tmp_path, "2")
+    trainer = {"resume_mode": mode, "resume_from_path": str(actor.parent), "nnodes": nodes, "n_gpus_per_node": per_node}
+    config = OmegaConf.create({"trainer": trainer})
+    if resumes:
+        assert start._resume_step(config, tmp_path, None) == 2
+    else:
+        with pytest.raises(CheckpointError, match="no complete checkpoint|not a complete global_step_N folder"):
+            start._resume_step(config, tmp_path, None)
