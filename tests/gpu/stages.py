@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 OUT = Path(os.environ.get("GPU_RESULTS", ROOT / "outputs" / "gpu"))
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 TANDEM = "tests/vllm_patches/tandem"
+MODES = ("lock_step", "lazy")
 TWO_STEPS = ["scale=toy", "trainer.total_training_steps=2", "trainer.val_before_train=false", "trainer.test_freq=-1"]
 TWO_STEPS += ["trainer.save_freq=-1", "data.val_max_samples=32"]
 ADAPTERS = ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"]
@@ -96,10 +97,10 @@ def stages() -> dict[str, Stage]:
         "memory": Stage([Step("estimate", [*PYTEST, "tests/recipes/launch/test_memory.py"], 600)]),
         "decoder": Stage(
             [
-                # FlashAttention takes no float32.
-                Step("float32", [*PYTEST, *decoder], 900, {"VLLM_ATTENTION_BACKEND": "TRITON_ATTN"}),
+                Step("float32", [*PYTEST, *decoder], 900),
                 Step("bfloat16", [*PYTEST, f"{TANDEM}/test_engine_half_precision.py"], 600),
                 Step("adapters", [*PYTEST, f"{TANDEM}/test_engine_lora.py"], 600),
+                *(Step(f"sleep: {m}", [*PYTEST, f"{TANDEM}/test_engine_sleep.py", "-k", m], 300) for m in MODES),
             ],
             needs="gpu",
         ),

@@ -301,7 +301,10 @@ class Engine:
             kv_cache_memory_bytes=1 << 28,
             disable_log_stats=True,
         )
-        self.llm = LLM(str(senior), **(options | engine_arguments(tandem) | arguments))
+        options |= engine_arguments(tandem) | arguments
+        if torch.cuda.is_available() and options["dtype"] == "float32":  # which FlashAttention does not take
+            options.setdefault("attention_backend", "TRITON_ATTN")
+        self.llm = LLM(str(senior), **options)
 
     def run(self, jobs: list[Job], seed=None, **sampling) -> list[Written]:
         """``seed``: one for all requests, or a list of one each."""
