@@ -25,6 +25,17 @@ TRACKER_MODULES = {
 }
 
 
+def check_training_engine(overrides: Sequence[str]) -> None:
+    """Refuse verl's other training engines before their keys are compared with those of FSDP."""
+    for item in overrides:
+        key, _, engine = item.lstrip("+").partition("=")
+        if key == "model_engine" and engine.strip("'\"") != "dp":
+            raise ConfigError(
+                f"model_engine={engine}: these recipes train with verl's FSDP engines only: leave it out, and choose "
+                "with actor_rollout_ref.actor.strategy=fsdp2 or fsdp"
+            )
+
+
 def check_platform(config, device: str) -> None:
     if device != "cpu":
         return

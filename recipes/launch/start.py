@@ -113,6 +113,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     flags = [item for item in overrides if item.startswith("-")]
     if flags:
         raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
+    config_checks.check_training_engine(overrides)
     address = cluster.cluster_address(overrides)
     device = cluster.choose_device(overrides, address)
     cluster.set_environment(device)

@@ -14,6 +14,8 @@ from recipes.launch.composition import FREE_FORM, difference, flatten
 Name = Annotated[str, Len(1)]
 # As verl's PrecisionType reads them.
 Precision = Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16", "32", "16", 32, 16]
+# verl's other training engines have other keys than these recipes.
+Strategy = Literal["fsdp", "fsdp2"]
 
 
 def _all_or_some(size: int) -> int:
@@ -34,6 +36,7 @@ KINDS: Mapping[str, Any] = {
     "trainer.total_training_steps": Count | None,
     "trainer.max_actor_ckpt_to_keep": int | None,
     "trainer.max_critic_ckpt_to_keep": int | None,
+    "critic.strategy": Strategy,
     "data.train_batch_size": Count,
     "data.max_prompt_length": Count,
     "data.max_response_length": Count,
@@ -45,6 +48,8 @@ POLICY_KINDS: Mapping[str, Any] = {
     "model.path": Name | None,
     "model.lora_rank": CountOrZero | None,
     "model.lora_alpha": NonNegative | None,
+    "actor.strategy": Strategy,
+    "ref.strategy": Strategy,
     "actor.ppo_mini_batch_size": Count,
     "actor.ppo_epochs": Count,
     "actor.ppo_micro_batch_size_per_gpu": Count | None,

@@ -16,9 +16,9 @@ ROW = {
     "reward_model": {"style": "rule", "ground_truth": "2"},
 }
 RUN_CASES = """
-import contextlib, io, json, sys
+import contextlib, importlib, io, json, sys
 from recipes.launch import start
-from recipes.sppo.main import RECIPE
+RECIPE = importlib.import_module(f"recipes.{sys.argv[2]}.main").RECIPE
 told = {}
 for name, argv in json.load(open(sys.argv[1])).items():
     out, err = io.StringIO(), io.StringIO()
@@ -42,6 +42,9 @@ SENTENCES = {
     "loss without its estimator": "go together",
     "unknown option of the block": "unknown key algorithm.sppo.etas",
     "retired trainer": "trainer.use_v1=false",
+    "another training engine": "model_engine=megatron: these recipes train with verl's FSDP engines only",
+    "another training engine, with keys of FSDP": "model_engine=veomni: these recipes train with verl's FSDP engines",
+    "another training engine by its strategy": "actor_rollout_ref.actor.strategy must be 'fsdp' or 'fsdp2', found 'meg",
     "fsdp1 on a CPU": "actor_rollout_ref.actor.strategy=fsdp does not run on a CPU",
     "sglang on a CPU": "actor_rollout_ref.rollout.name=sglang does not run on a CPU",
     "no devices": "trainer.n_gpus_per_node must be greater than or equal to 1, found 0",
@@ -105,6 +108,13 @@ def cases(tmp_path_factory):
         "loss without its estimator": [*good, "algorithm.adv_estimator=grpo"],
         "unknown option of the block": [*good, "+algorithm.sppo.etas=1"],
         "retired trainer": [*good, "trainer.use_v1=false"],
+        "another training engine": [*good, "model_engine=megatron"],
+        "another training engine, with keys of FSDP": [
+            *good,
+            "model_engine=veomni",
+            "actor_rollout_ref.actor.fsdp_config.param_offload=true",
+        ],
+        "another training engine by its strategy": [*good, "actor_rollout_ref.actor.strategy=megatron"],
         "fsdp1 on a CPU": [*good, "actor_rollout_ref.actor.strategy=fsdp"],
         "sglang on a CPU": [*good, "actor_rollout_ref.rollout.name=sglang"],
         "micro-batch": [*good, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=100"],
@@ -134,11 +144,11 @@ def cases(tmp_path_factory):
     }
 
 
-def launch_all(cases, folder, **environment):
+def launch_all(cases, folder, recipe="sppo", **environment):
     (folder / "cases.json").write_text(json.dumps(cases))
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
     done = subprocess.run(
-        [sys.executable, "-c", RUN_CASES, str(folder / "cases.json")],
+        [sys.executable, "-c", RUN_CASES, str(folder / "cases.json"), recipe],
         env=cleared | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"} | environment,
         cwd=folder,
         capture_output=True,
@@ -189,6 +199,20 @@ def test_help(launched):
 def test_a_lost_plugin_is_refused(cases, tmp_path):
     told = launch_all({"good": cases["good"]}, tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")["told"]["good"]
     assert told[0] == 2 and "VERL_USE_EXTERNAL_PLUGINS=none" in told[1]
+
+
+def test_a_missing_critic_is_one_sentence(cases, tmp_path):
+    """verl builds its critic's config of the model's files, and once ended in a traceback without them."""
+    missing = {
+        "critic.model.path=/no/such/critic": "critic.model.path=/no/such/critic does not exist",
+        "critic.model.path=null": "critic.model.path is not set",
+    }
+    launched = launch_all({key: [*cases["good"], key] for key in missing}, tmp_path, recipe="step_ppo")
+    assert launched["ray"] is False
+    for key, sentence in missing.items():
+        code, error, _ = launched["told"][key]
+        assert code == 2 and error.strip().splitlines()[-1].startswith(f"step_ppo: {sentence}")
+        assert "Traceback" not in error
 
 
 def test_an_unknown_verl_is_refused(cases, tmp_path):
