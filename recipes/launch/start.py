@@ -27,6 +27,7 @@ EXIT_SECONDS = 10.0
 """What the processes of a run that has ended may take to exit."""
 WANDB_SECONDS = 120.0
 """What they may take while wandb is among them, which sends what it has not sent yet."""
+RAY_DID_NOT_START = "timed out during startup"
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         return signals.exit_code
     except Exception as error:
         traceback.print_exc()
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        print(f"{recipe.name}: the run failed: {reason}", file=sys.stderr)
+        print(f"{recipe.name}: the run failed: {reason_of(error)}", file=sys.stderr)
         return 1
     finally:
         signals.stop()
@@ -257,6 +257,17 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         print(f"{recipe.name}: ended after step {stopped}, as asked; the same command goes on from there")
         return preemption.SAVED
     return 0
+
+
+def reason_of(error: Exception) -> str:
+    """Why a run failed, in one line: the last of the error's message, or what Ray's means where it tells too little."""
+    text = str(error).strip()
+    if RAY_DID_NOT_START in text:
+        return (
+            "Ray did not start within its own 30 s, as happens on a busy machine; nothing was trained, and the same "
+            "command starts again"
+        )
+    return text.splitlines()[-1] if text else type(error).__name__
 
 
 def _train(config, signals, *, joined: bool) -> None:

@@ -1,5 +1,6 @@
 """What the launcher does when verl has ended: the processes that are left, and the sentence of a failure."""
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -85,3 +86,27 @@ def test_the_installed_wandb_calls_its_service_so():
     from recipes.lifecycle.wandb_run import SERVICE
 
     assert os.path.basename(get_core_path()) == SERVICE
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            Exception("The current node timed out during startup. This could happen because some of the raylet failed"),
+            "Ray did not start within its own 30 s, as happens on a busy machine; nothing was trained, and the same "
+            "command starts again",
+        ),
+        (RuntimeError("a line\nthe last line\n"), "the last line"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_line(error, reason):
+    assert start.reason_of(error) == reason
+
+
+def test_ray_still_says_so():
+    """The words by which it is known, and the limit that the sentence names."""
+    from ray._private import node
+
+    source = inspect.getsource(node)
+    assert start.RAY_DID_NOT_START in source and "raylet_start_wait_time_s = 30" in source
