@@ -1,7 +1,7 @@
 """Where a stage computes that runs a model in its own process."""
 
 from recipes.errors import EnvironmentProblem
-from recipes.launch import cluster
+from recipes.platforms import nvidia
 
 
 def own_device() -> str:
@@ -14,10 +14,9 @@ def own_device() -> str:
 
     if torch.accelerator.is_available():
         return str(torch.accelerator.current_accelerator())
-    if driver := cluster.nvidia_driver():
-        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the processor alone"
+    if driver := nvidia.nvidia_driver():
         raise EnvironmentProblem(
-            f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__}, built for {built}, cannot use "
-            "them: mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor"
+            f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: "
+            f"{nvidia.why_unusable()}; mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor"
         )
     return "cpu"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recipes.errors import EnvironmentProblem
-from recipes.launch import cluster
+from recipes.platforms import nvidia
 from recipes.step_ppo.pipeline import command, score
 from recipes.step_ppo.pipeline.training_run import add_training_arguments, trainer_arguments
 
@@ -17,7 +17,7 @@ def machine(monkeypatch):
 
     def has(driver):
         monkeypatch.setattr(torch.accelerator, "is_available", lambda *args, **kwargs: False)
-        monkeypatch.setattr(cluster, "nvidia_driver", lambda: driver)
+        monkeypatch.setattr(nvidia, "nvidia_driver", lambda: driver)
 
     return has
 
