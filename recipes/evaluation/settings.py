@@ -1,6 +1,7 @@
 """The composed configuration of an evaluation, read into typed values before anything is loaded."""
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from annotated_types import Interval
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from recipes.common.settings import Count, CountOrZero, Positive, Share, read
@@ -55,6 +56,10 @@ READINGS: dict[str, Literal["separator", "word"] | None] = {
     "legibility": None,
     "transfer_utility": None,
 }
+
+
+# Nodes whose keys are names of others: of vLLM's arguments, of benchmarks, of options of a grader.
+_OPEN = {"data", "engine", "endpoint.extra_body", "grading.bbeh"}
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     try:
         with initialize_config_module("recipes.evaluation.config", version_base=None):
             composed = compose("evaluation", overrides=list(overrides))
+            _refuse_unknown(composed, compose("evaluation"))
         config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
@@ -176,6 +182,18 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     )
     _check(settings)
     return settings
+
+
+def _refuse_unknown(node: DictConfig, known: DictConfig, prefix: str = "") -> None:
+    """Refuse a key that was added with a plus sign where nothing would read it."""
+    for name in node:
+        key = f"{prefix}{name}"
+        if name not in known:
+            near = difflib.get_close_matches(str(name), map(str, known), n=1, cutoff=0.6)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+            raise ConfigError(f"unknown key {key!r}: the evaluation would not read it{hint}")
+        if key not in _OPEN and isinstance(known[name], DictConfig) and isinstance(node[name], DictConfig):
+            _refuse_unknown(node[name], known[name], f"{key}.")
 
 
 def _check_sampling(config: Mapping[str, Any], benchmarks: Sequence[str]) -> None:

@@ -269,6 +269,9 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
         (["models=[m]", "benchmarks=[gsm8k]", "sampling=3"], "sampling must be a valid dictionary"),
         (["models=[m]", "benchmarks=[gsm8k]", "output_dir=null"], "output_dir must be a valid string"),
         (["models=[m]", "benchmarks=[gsm8k]", "k=[]"], "k: expected whole numbers"),
+        (["models=[m]", "benchmarks=[gsm8k]", "+limits=3"], "would not read it; did you mean limit"),
+        (["models=[m]", "benchmarks=[gsm8k]", "+sampling.topp=0.9"], "did you mean sampling.top_p"),
+        (["models=[m]", "benchmarks=[gsm8k]", "+grading.math.nosuch=1"], "unknown key 'grading.math.nosuch'"),
         (["models=m", "benchmarks=[gsm8k]"], "models must be a valid list"),
         (["models=[m]", "benchmarks=gsm8k"], "benchmarks must be a valid list"),
         (["models=[m]", "benchmarks=[a/test.jsonl,b/test.jsonl]"], "two have the same name"),
@@ -278,6 +281,18 @@ def test_a_tokenizer_without_a_template_is_refused(questions):
 def test_bad_settings_are_refused_before_anything_is_loaded(overrides, message):
     with pytest.raises(LaunchError, match=message.replace(".", r"\.")):
         read_settings(overrides)
+
+
+def test_what_has_names_of_others_takes_any():
+    added = [
+        "+engine.quantization=fp8",
+        "+endpoint.extra_body.top_k=5",
+        "+data.own=x.jsonl",
+        "++limit=3",
+        "+macro.all=[gsm8k]",
+    ]
+    settings = read_settings(["models=[m]", "benchmarks=[gsm8k]", *added])
+    assert settings.engine["quantization"] == "fp8" and settings.limit == 3 and settings.data["own"] == "x.jsonl"
 
 
 def test_the_last_step_of_a_run_and_its_export_are_found(tmp_path):
