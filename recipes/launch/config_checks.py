@@ -61,23 +61,27 @@ def _is_fsdp2(value: str) -> bool:
     return value == "fsdp2"
 
 
-def check_reward(config) -> None:
-    """Refuse a reward function that cannot be imported."""
+# Nodes whose path and name are of a class or function of the user's, which verl imports in a worker.
+_USERS_CODE = ("reward.custom_reward_function", "data.custom_cls", "trainer.v1.sampler.custom_sampler")
+
+
+def check_users_code(config) -> None:
+    """Refuse a reward function, a dataset or a sampler that cannot be imported."""
     from omegaconf import OmegaConf
     from verl.utils.import_utils import load_extern_object
 
-    path = OmegaConf.select(config, "reward.custom_reward_function.path")
-    name = OmegaConf.select(config, "reward.custom_reward_function.name")
-    if not path:
-        return
-    try:
-        load_extern_object(path, name)
-    except FileNotFoundError as error:
-        raise MissingFileError(f"reward.custom_reward_function.path={path} does not exist") from error
-    # verl makes a RuntimeError of whatever a file raises, and keeps it as the cause.
-    except (ImportError, AttributeError, SyntaxError, TypeError, RuntimeError) as error:
-        error = error.__cause__ or error
-        raise ConfigError(f"reward.custom_reward_function: {name!r} cannot be loaded from {path}: {error}") from error
+    for node in _USERS_CODE:
+        path, name = (OmegaConf.select(config, f"{node}.{key}") for key in ("path", "name"))
+        if not path:
+            continue
+        try:
+            load_extern_object(path, name)
+        except FileNotFoundError as error:
+            raise MissingFileError(f"{node}.path={path} does not exist") from error
+        # verl makes a RuntimeError of whatever a file raises, and keeps it as the cause.
+        except (ImportError, AttributeError, SyntaxError, TypeError, RuntimeError) as error:
+            error = error.__cause__ or error
+            raise ConfigError(f"{node}: {name!r} cannot be loaded from {path}: {error}") from error
 
 
 def check_group_stage(config) -> None:
@@ -142,7 +146,7 @@ def fall_back_to_sdpa(config, device: str, models: Sequence[str] = MODELS) -> No
                     node.override_config = {**(node.get("override_config") or {}), "attn_implementation": "sdpa"}
         print(
             f"flash-attn cannot be imported ({error}); attention runs on sdpa, and verl computes log-probs row by row "
-            "over the whole vocabulary, which actor_rollout_ref.model.use_fused_kernels=true avoids",
+            f"over the whole vocabulary, which {models[0]}.use_fused_kernels=true avoids",
             file=sys.stderr,
         )
 

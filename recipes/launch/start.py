@@ -146,7 +146,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     if metrics := _metrics_file(config):
         preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")
     worker_checks.check_workers(config, recipe.mini_batches(config))
-    config_checks.check_reward(config)
+    config_checks.check_users_code(config)
     config_checks.check_verl(config, recipe.name)
     config_checks.check_group_stage(config)
     config_checks.check_engine(device)
