@@ -144,7 +144,11 @@ def test_the_table_of_soaks_is_what_was_measured():
     assert soak.table(lines) in (here / "README.md").read_text()
     figures = json.loads(lines[0])
     assert any(soak.verdict(json.loads(line)) for line in lines)
-    quiet = figures | {"memory_mb_per_100_steps": {"a 1": 0.9, "a 2": -40.0}, "step_time_ratio": 1.0}
+    quiet = figures | {
+        "memory_mb_per_100_steps": {"a 1": 0.9, "a 2": -40.0},
+        "descriptors_per_100_steps": {"a 1": 0.9},
+        "step_time_ratio": 1.0,
+    }
     assert soak.verdict(quiet) == []
     assert soak.table([json.dumps(quiet)]).splitlines()[-1].endswith("| - | +0.9 | +0.1 | 1.00 |")
 
