@@ -150,7 +150,7 @@ def test_the_table_of_soaks_is_what_was_measured():
         "step_time_ratio": 1.0,
     }
     assert soak.verdict(quiet) == []
-    assert soak.table([json.dumps(quiet)]).splitlines()[-1].endswith("| - | +0.9 | +0.1 | 1.00 |")
+    assert soak.table([json.dumps(quiet)]).splitlines()[-1].endswith("| - | +0.9 | +0.9 | 1.00 |")
 
 
 def test_a_course_shows_where_growth_ends():
