@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from recipes import plugin
 from recipes.errors import EnvironmentProblem
-from recipes.platforms.nvidia import nvidia_driver, why_unusable
+from recipes.platforms import nvidia
 
 FORWARDED = (
     "VERL_PLATFORM",
@@ -109,11 +109,8 @@ def _machine_has_accelerator() -> bool:
 
     if torch.cuda.is_available() or (hasattr(torch, "npu") and torch.npu.is_available()):
         return True
-    if driver := nvidia_driver():
-        raise EnvironmentProblem(
-            f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: "
-            f"{why_unusable()}; mend that, or set trainer.device=cpu to run on the processor"
-        )
+    if found := nvidia.unusable():
+        raise EnvironmentProblem(f"{found}; mend that, or set trainer.device=cpu to run on the processor")
     return False
 
 

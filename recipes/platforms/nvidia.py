@@ -13,6 +13,16 @@ def nvidia_driver(proc: Path = Path("/proc/driver/nvidia/version"), dev: Path = 
     return f"driver {version[0]}" if version else "driver unknown"
 
 
+def unusable() -> str | None:
+    """That, and why, torch cannot use the devices of this machine where it finds none; None without devices."""
+    import torch
+
+    driver = nvidia_driver()
+    if driver is None:
+        return None
+    return f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: {why_unusable()}"
+
+
 def why_unusable() -> str:
     """Why torch cannot use them, in its own words where it has any."""
     import torch

@@ -14,9 +14,6 @@ def own_device() -> str:
 
     if torch.accelerator.is_available():
         return str(torch.accelerator.current_accelerator())
-    if driver := nvidia.nvidia_driver():
-        raise EnvironmentProblem(
-            f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: "
-            f"{nvidia.why_unusable()}; mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor"
-        )
+    if found := nvidia.unusable():
+        raise EnvironmentProblem(f"{found}; mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor")
     return "cpu"

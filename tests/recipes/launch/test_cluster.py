@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from recipes.errors import EnvironmentProblem
 from recipes.launch import cluster
+from recipes.platforms import nvidia
 
 
 def config(nodes: int = 1, devices: int = 2, pool: int = 0):
@@ -49,13 +50,13 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_and_not_a_run_on_the_processor(
     """A driver too old for torch, or a torch built for the processor, once ran a GPU's scale on the processor."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
-    monkeypatch.setattr(cluster, "nvidia_driver", lambda: "driver 470.57.02")
+    monkeypatch.setattr(nvidia, "nvidia_driver", lambda: "driver 470.57.02")
     with pytest.raises(
         EnvironmentProblem, match=r"driver 470.57.02\) and torch .* cannot use them: .*trainer.device=cpu"
     ):
         cluster.choose_device([], None)
     assert cluster.choose_device(["trainer.device=cpu"], None) == "cpu"
-    monkeypatch.setattr(cluster, "nvidia_driver", lambda: None)
+    monkeypatch.setattr(nvidia, "nvidia_driver", lambda: None)
     assert cluster.choose_device([], None) == "cpu"
 
 
@@ -68,12 +69,12 @@ def test_devices_are_found_by_their_files_unless_they_are_hidden(tmp_path, monke
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    assert cluster.nvidia_driver(tmp_path / "version", tmp_path) is None
+    assert nvidia.nvidia_driver(tmp_path / "version", tmp_path) is None
     (tmp_path / "nvidia0").touch()
-    told = cluster.nvidia_driver(tmp_path / "version", tmp_path)
+    told = nvidia.nvidia_driver(tmp_path / "version", tmp_path)
     assert told == found or (found and told.startswith(found))
     if hidden is None:
-        assert cluster.nvidia_driver(tmp_path / "none", tmp_path) == "driver unknown"
+        assert nvidia.nvidia_driver(tmp_path / "none", tmp_path) == "driver unknown"
 
 
 @pytest.mark.parametrize(("late", "sentence"), [(("10.0.0.2", "10.0.0.3"), "10.0.0.2, 10.0.0.3 of"), ((), None)])
