@@ -21,6 +21,7 @@ from typing import Any
 from reward_fns.errors import PoolError
 from reward_fns.fork_server import ForkServer, Worker
 from reward_fns.forked_worker import HEADER, MAX_REPLY_BYTES
+from reward_fns.worker_memory import is_loading
 
 MAX_BATCH = 8
 """Quick tasks that one worker is sent together."""
@@ -35,7 +36,7 @@ STARVATION_FACTOR = 30
 
 
 class Kind(enum.StrEnum):
-    """What became of a task."""
+    """What became of a task; `not_loaded` is one that timed out or crashed in `worker_memory.loading`."""
 
     DONE = "done"
     RAISED = "raised"
@@ -43,6 +44,7 @@ class Kind(enum.StrEnum):
     STARVED = "starved"
     MEMORY = "memory"
     CRASH = "crash"
+    NOT_LOADED = "not_loaded"
     KILLED = "killed"
     POOL_DOWN = "pool_down"
 
@@ -210,8 +212,9 @@ class Slot(threading.Thread):
                     _send(worker, batch)
                 reply = self._reply(worker, _Allowance(worker, task.time_limit, started))
             except TimeoutError as error:
+                late = Kind.NOT_LOADED if is_loading(worker.pid) else Kind.TIME_OUT
                 self._end_worker()
-                kind = Kind.STARVED if isinstance(error, Starved) else Kind.TIME_OUT
+                kind = Kind.STARVED if isinstance(error, Starved) else late
                 yield Outcome(kind, detail=f"over {task.time_limit:g} s", seconds=time.monotonic() - started)
                 return
             except (OSError, ValueError, EOFError, TypeError):
@@ -257,10 +260,12 @@ class Slot(threading.Thread):
         return found
 
     def _cause_of_death(self, seconds: float) -> Outcome:
+        ended_loading = self._worker is not None and is_loading(self._worker.pid)
         code = self._end_worker()
         if code is None or code in (-signal.SIGKILL, -signal.SIGTERM):
             return Outcome(Kind.KILLED, detail="the worker was killed from outside", seconds=seconds)
-        return Outcome(Kind.CRASH, detail=f"the worker ended with exit code {code}", seconds=seconds)
+        kind = Kind.NOT_LOADED if ended_loading else Kind.CRASH
+        return Outcome(kind, detail=f"the worker ended with exit code {code}", seconds=seconds)
 
     def _end_worker(self) -> int | None:
         self._received.clear()

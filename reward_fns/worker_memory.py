@@ -1,10 +1,12 @@
-"""How far the address space of a worker of `reward_fns.pool` may grow.
+"""How far the address space of a worker of `reward_fns.pool` may grow, and what it loads before a task.
 
 What a task takes is held to the pool's limit. What it loads first is not: libraries map far more address space than
-they use (those of CUDA three GiB, little of it ever memory), and that says nothing on what the task may take.
+they use (those of CUDA three GiB, little of it ever memory), and that says nothing on what the task may take. Nor does
+the time that loading takes, or its failure, say anything on the task; the parent tells by the process's name.
 """
 
 import contextlib
+import ctypes
 import os
 import resource
 import sys
@@ -13,6 +15,10 @@ from collections.abc import Iterator
 LOADING_FACTOR = 32
 """What is loaded may map so many times the pool's limit. A worker that uses it up in memory is the first process that
 the kernel kills when there is too little."""
+
+LOADING_NAME = b"reward loading"
+"""Name of a process, at most 15 bytes, while it loads."""
+_PR_SET_NAME, _PR_GET_NAME = 15, 16
 
 
 class WorkerMemory:
@@ -60,12 +66,33 @@ def hold(limit: int) -> WorkerMemory:
     return _memory
 
 
-def loading() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
     """A block in which a worker's task may map `room_to_load`, once; afterwards its limit counts from what it then has.
 
-    Where the block raises, the room stays: a next task may try again. Outside a worker nothing is held.
+    Where the block raises, the room stays: a next task may try again. A task that runs out of time in it, or ends its
+    process, is `not_loaded` to the pool. Outside a worker nothing is held.
     """
-    return contextlib.nullcontext() if _memory is None else _memory.loading()
+    if _memory is None:
+        yield
+        return
+    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(16)
+    libc.prctl(_PR_GET_NAME, before)
+    libc.prctl(_PR_SET_NAME, LOADING_NAME)
+    try:
+        with _memory.loading():
+            yield
+    finally:
+        libc.prctl(_PR_SET_NAME, before)
+
+
+def is_loading(pid: int) -> bool:
+    """Whether a process is in a block of `loading`, or ended there and has not been waited for."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as name:
+            return name.read().rstrip(b"\n") == LOADING_NAME
+    except OSError:
+        return False
 
 
 def room_to_load() -> int:

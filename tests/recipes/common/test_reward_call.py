@@ -1,10 +1,12 @@
-"""Loading a user's reward function in a worker: not counted against the limit of memory, and bounded all the same."""
+"""Loading a user's reward function in a worker: not counted against the limits of a call, and bounded all the same."""
 
 from pathlib import Path
 
 import pytest
 
+from recipes.common.reward_manager import result_of
 from reward_fns.pool import Kind, Pool
+from reward_fns.result import Score, Skip
 
 MAPPING = str(Path(__file__).with_name("mapping_reward.py"))
 CALL = "recipes.common.reward_call:call"
@@ -43,6 +45,38 @@ def test_a_module_that_cannot_be_loaded_is_not_the_fault_of_a_response(tmp_path,
     assert outcome.kind is Kind.DONE and outcome.value["status"] == "skip", outcome
     assert outcome.value["reason"].startswith(f"raised_{error.partition('(')[0]}: ")
     assert "algorithm.reward_faults.memory_limit leaves 32 GiB" in outcome.value["reason"]
+
+
+@pytest.mark.parametrize(
+    ("loading", "calling", "kind"),
+    [
+        ("time.sleep(60)", "1.0", Kind.NOT_LOADED),
+        ("os._exit(3)", "1.0", Kind.NOT_LOADED),
+        ("os.abort()", "1.0", Kind.NOT_LOADED),
+        ("0", "time.sleep(60)", Kind.TIME_OUT),
+        ("0", "os._exit(3)", Kind.CRASH),
+    ],
+)
+@pytest.mark.parametrize("allow", [None, []])
+def test_time_and_crashes_of_loading_are_told_from_those_of_a_call(tmp_path, loading, calling, kind, allow):
+    """A response is to blame for the second only."""
+    module = tmp_path / "module.py"
+    module.write_text(f"import os, time\n{loading}\ndef compute_score(**arguments):\n    return {calling}\n")
+    with Pool(1, time_limit=5, memory_limit=1 << 30, preload=()) as pool:
+        outcome = pool.run(CALL, str(module), "compute_score", ARGUMENTS, allow)
+    assert outcome.kind is kind, outcome
+    verdict = result_of(outcome)
+    assert isinstance(verdict, Skip if kind is Kind.NOT_LOADED else Score), verdict
+
+
+def test_a_module_that_raised_as_it_was_loaded_leaves_no_trace(tmp_path):
+    """What another function takes in the same worker is its own."""
+    broken, slow = tmp_path / "broken.py", tmp_path / "slow.py"
+    broken.write_text("raise ImportError\n")
+    slow.write_text("import time\ndef compute_score(**arguments):\n    time.sleep(60)\n")
+    with Pool(1, time_limit=5, memory_limit=1 << 30, preload=()) as pool:
+        assert pool.run(CALL, str(broken), "compute_score", ARGUMENTS).value["status"] == "skip"
+        assert pool.run(CALL, str(slow), "compute_score", ARGUMENTS).kind is Kind.TIME_OUT
 
 
 def test_a_module_cannot_raise_the_limit_of_what_comes_after(tmp_path):
