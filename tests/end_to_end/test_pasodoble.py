@@ -95,7 +95,8 @@ def train_kill_resume(start, world, variant: list[str], kill_after: int, last: i
     return second, saved_state, final
 
 
-@pytest.mark.parametrize("variant", ["online", pytest.param("offline", marks=pytest.mark.long)])
+@pytest.mark.long  # two online steps are run in every CI by test_quickstart.py
+@pytest.mark.parametrize("variant", ["online", "offline"])
 def test_two_steps_of_either_schedule(start, world, variant):
     arguments = [*SMALL, f"variant={variant}", "pasodoble.rounds_per_step=8", "trainer.total_training_steps=2"]
     arguments += ["trainer.test_freq=2", "pasodoble.offline.proposer_updates=1", "pasodoble.offline.solver_updates=1"]

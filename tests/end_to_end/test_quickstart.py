@@ -50,10 +50,25 @@ def steps_of(metrics: Path) -> list[int]:
     return sorted({json.loads(line)["step"] for line in metrics.read_text().splitlines()})
 
 
+def learnt_from_its_own_samples(metrics: Path) -> None:
+    """Every policy of a run (PasoDoble has two) was updated, and its rollouts were sampled from what was updated."""
+    seen: dict[str, list[float]] = {}
+    for line in metrics.read_text().splitlines():
+        for key, value in json.loads(line)["data"].items():
+            seen.setdefault(key, []).append(value)
+    differences = [key for key in seen if key.endswith("training/rollout_probs_diff_mean")]
+    assert differences
+    for key in differences:
+        role = key.removesuffix("training/rollout_probs_diff_mean")
+        assert max(seen[key]) < 1e-5, key
+        assert min(seen[f"{role}actor/grad_norm"]) > 0, role
+
+
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "step_ppo"])
 def test_two_steps_to_the_last_line(recipe, quickstart):
     output, folder = quickstart(recipe)
     assert steps_of(folder / "metrics.jsonl") == [0, 1, 2]
+    learnt_from_its_own_samples(folder / "metrics.jsonl")
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     last = output.splitlines()[-4:]
     assert last[0].startswith("held-out accuracy") and last[3].strip().startswith("change"), output[-2000:]
@@ -66,6 +81,8 @@ def test_the_pipeline_of_step_ppo(quickstart):
     _, folder = quickstart("step_ppo", **SMALLEST)
     assert steps_of(folder / "step_ppo" / "metrics.jsonl") == steps_of(folder / "outcome_ppo" / "metrics.jsonl")
     assert steps_of(folder / "step_ppo" / "metrics.jsonl") == [0, 1, 2]
+    for arm in ("step_ppo", "outcome_ppo"):
+        learnt_from_its_own_samples(folder / arm / "metrics.jsonl")
     report = (folder / "report" / "report.md").read_text()
     assert "step-PPO" in report and "outcome-PPO" in report
     assert (folder / "report" / "calibration.png").is_file()
