@@ -5,13 +5,17 @@ the senior with noise on its weights, ``quarter`` the senior's first 3 layers (i
 residual stream). The noise, or what the 9 layers write, is tuned until the two laws overlap by ``--agreement``; the
 acceptance seen stands in the table. ``single`` is vLLM's own model runner and scheduler on the senior in the same
 engine; it runs before and after each way of decoding, and a ratio is to the mean of the two. Time is CPU time of the
-process over engine steps in which every request decodes, divided by the tokens that those steps emitted.
+process over engine steps in which every request decodes, divided by the tokens that those steps emitted, both summed
+over the repeats of a cell: what a few rounds accept is luck.
 
     OMP_NUM_THREADS=1 nice -n 5 python tests/benchmarks/tandem_speculative.py --junior quarter --json quarter.jsonl
 """
 
+from __future__ import annotations
+
 import argparse
 import copy
+import dataclasses
 import json
 import os
 import random
@@ -135,8 +139,8 @@ class Bench:
         self.scheduler.num_lookahead_tokens = self.max_drafts if drafts else 0
         self.scheduler.draft_length.current = drafts
 
-    def run(self, drafts: int, prompts: list[list[int]], num_tokens: int, strategy: str = "word") -> tuple[float, dict]:
-        """CPU milliseconds per emitted token and request, and counts."""
+    def run(self, drafts: int, prompts: list[list[int]], num_tokens: int, strategy: str = "word") -> Counts:
+        """Answer the prompts once, as new requests."""
         from vllm import SamplingParams
 
         self.use(drafts)
@@ -165,32 +169,56 @@ class Bench:
             if ready and not any(r.is_finished() for r in alive):
                 spent, steps = spent + elapsed, steps + 1
                 tokens += sum(r.num_output_tokens for r in alive) - before
-        return 1e3 * spent * len(prompts) / max(tokens, 1), {
-            "steps": steps,
-            "per_round": round(tokens / max(steps, 1) / len(prompts), 2),
-            "acceptance": round(self.runner.tandem_stats.acceptance, 3),
-        }
+        seen = self.runner.tandem_stats.outcome
+        return Counts(spent, tokens, steps, seen.tested, seen.passed)
 
 
-def measure(bench: Bench, batch: int, context: int, drafts: list[int], num_tokens: int, strategy: str = "word"):
-    """One row per number of drafts."""
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Of engine steps in which every request decodes: CPU seconds, emitted tokens, steps; of the whole run: drafts that
+    the senior was to write, and those it agreed with."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+    tested: int = 0
+    passed: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+def measure(
+    bench: Bench, batch: int, context: int, drafts: list[int], num_tokens: int, strategy: str = "word", repeats: int = 1
+):
+    """One row per number of drafts; the numbers take turns in every repeat, each between two turns of the senior."""
     dice = random.Random(1000 * batch + context)
     prompts = [[dice.randrange(2, VOCAB) for _ in range(context + (i * 5) % 16)] for i in range(batch)]
     bench.run(bench.max_drafts, prompts, 4)  # both models' prompts enter the prefix cache
-    before, _ = bench.run(0, prompts, num_tokens)
-    for number in drafts:
-        cost, counts = bench.run(number, prompts, num_tokens, strategy)
-        after, _ = bench.run(0, prompts, num_tokens)
+    ways = {number: Counts() for number in drafts}
+    around = {number: [Counts(), Counts()] for number in drafts}
+    before = bench.run(0, prompts, num_tokens)
+    for _ in range(repeats):
+        for number in drafts:
+            ways[number] += bench.run(number, prompts, num_tokens, strategy)
+            after = bench.run(0, prompts, num_tokens)
+            around[number] = [total + turn for total, turn in zip(around[number], (before, after), strict=True)]
+            before = after
+    for number, way in ways.items():
+        first, second = (1e3 * single.seconds * batch / max(single.tokens, 1) for single in around[number])
         yield {
             "batch": batch,
             "context": context,
             "strategy": strategy,
             "drafts": number,
-            "single_ms": round((before + after) / 2, 1),
-            "ratio": round(2 * cost / (before + after), 3),
-            "singles_after_over_before": round(after / before, 3),
-        } | counts
-        before = after
+            "repeats": repeats,
+            "single_ms": round((first + second) / 2, 1),
+            "ratio": round(2e3 * way.seconds * batch / max(way.tokens, 1) / (first + second), 3),
+            "singles_after_over_before": round(second / first, 3),
+            "steps": way.steps,
+            "per_round": round(way.tokens / max(way.steps, 1) / batch, 2),
+            "acceptance": round(way.passed / max(way.tested, 1), 3),
+        }
 
 
 def main() -> None:
@@ -202,6 +230,7 @@ def main() -> None:
     parser.add_argument("--drafts", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--strategy", default="word")
     parser.add_argument("--tokens", type=int, default=48, help="per request; three times as many at batch 1")
+    parser.add_argument("--repeats", type=int, default=4, help="over which a cell's time and tokens are summed")
     parser.add_argument("--kv-gib", type=float, default=3.0)
     parser.add_argument("--models", type=Path, help="keep the tuned pair here, or take it from here")
     parser.add_argument("--json", type=Path, required=True, help="rows are appended")
@@ -219,7 +248,8 @@ def main() -> None:
         for batch in options.batches:
             for context in options.contexts:
                 num_tokens = options.tokens * (3 if batch == 1 else 1)
-                for row in measure(bench, batch, context, options.drafts, num_tokens, options.strategy):
+                cell = (batch, context, options.drafts, num_tokens, options.strategy, options.repeats)
+                for row in measure(bench, *cell):
                     row = {"junior": options.junior} | row
                     print(json.dumps(row), flush=True)
                     with options.json.open("a") as out:
