@@ -7,7 +7,8 @@ is vLLM's own model runner and scheduler on the senior, ``lock_step`` and ``lazy
 ``solo`` is the lazy mode on requests that the senior writes alone, as in validation. Time is CPU time of the process
 per engine step, over steps in which every request decodes. Each way's turn lies between two turns of ``single``; a
 row gives the median of ``single``'s median steps, and for the others the ratio to the mean of the two ``single`` turns
-around it, median over repeats: of median steps and, in brackets, of mean steps.
+around it, median over repeats: of median steps and, in brackets, of mean steps. With a smaller junior the means count,
+since at batch 1 a step is either model's.
 
     OMP_NUM_THREADS=1 nice -n 5 python tests/benchmarks/tandem_latency.py --json latency.json --markdown latency.md
 """
@@ -179,6 +180,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--junior-layers", type=int, help="the senior's number by default")
     parser.add_argument("--block-size", type=int, default=16, help="tokens per KV block")
     parser.add_argument("--kv-gib", type=float, default=4.0)
     parser.add_argument("--json", type=Path)
@@ -192,7 +194,8 @@ def main() -> None:
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with tempfile.TemporaryDirectory() as folder:
-        senior, junior = (save_shape(Path(folder) / name, options.hidden, options.layers) for name in ("s", "j"))
+        depths = {"s": options.layers, "j": options.junior_layers or options.layers}
+        senior, junior = (save_shape(Path(folder) / name, options.hidden, depths[name]) for name in depths)
         bench = Bench(senior, junior, int(options.kv_gib * 2**30), max(options.batches), options.block_size)
         rows = []
         for context in options.contexts:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 LARGEST_DRAFTER = 1.05  # of the senior's parameters; measured at 1 and at a quarter of the layers
+# On a CPU a junior of nearly the senior's size (by arithmetic, from this share on) pays off for these batches only:
+# a single request runs one model in a step anyhow, and many keep the processor busy. Measured at 1, 4 and 16.
+NEARLY_EQUAL = 0.6
+BATCHES_OF_EQUALS = range(2, 9)
 LARGEST_BATCH = 16  # requests in a step; the largest batch at which every context was measured
 MOST_DRAFTS = 8  # the longest rounds that were measured
 USUAL_DRAFTS = 4  # the best of those measured for an equal junior
@@ -43,6 +47,11 @@ def choose_mode(
         return "speculative", "on a GPU a step costs the reading of weights, and drafts share it (estimated)"
     if share is None:
         return "lazy", "on a CPU, the models' sizes unknown, it is never far from the best"
+    if share > NEARLY_EQUAL and batch is not None and batch not in BATCHES_OF_EQUALS:
+        return (
+            "lazy",
+            f"on a CPU with a junior of {share:.0%} of the senior's size and {batch} at a time it measured cheapest",
+        )
     return "speculative", f"on a CPU with a junior of {share:.0%} of the senior's size it measured cheapest"
 
 

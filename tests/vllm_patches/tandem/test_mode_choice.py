@@ -38,9 +38,14 @@ def test_on_a_cpu_sizes_and_the_batch_decide(models):
     assert parameter_share("no/such-model", str(models["senior"])) is None
     for senior, junior, batch, mode in (
         ("senior", "near", None, "speculative"),
-        ("senior", "near", 16, "speculative"),
-        ("senior", "near", 17, "lazy"),
+        ("senior", "near", 1, "lazy"),
+        ("senior", "near", 2, "speculative"),
+        ("senior", "near", 8, "speculative"),
+        ("senior", "near", 9, "lazy"),
+        ("senior", "one_head", 16, "speculative"),
+        ("senior", "one_head", 17, "lazy"),
         ("senior", "one_head", None, "speculative"),
+        ("senior", "one_head", 1, "speculative"),
         ("one_head", "senior", None, "lazy"),
     ):
         arguments = engine_arguments(
