@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.request import Request, RequestStatus
 
@@ -35,9 +39,17 @@ class SpeculativeScheduler(TandemScheduler):
 
     def update_from_output(self, scheduler_output, model_runner_output):
         self._hold_prompt_log_probs(model_runner_output)
+        scheduled = [self.requests.get(i) for i in scheduler_output.num_scheduled_tokens]  # before the ended leave
+        one_by_one = {one.request_id for one in scheduled if one is not None and one.tandem_sends_each_author}
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if hasattr(model_runner_output, "tandem_outcome"):  # a step without tokens has none
             self.draft_length.observe(model_runner_output.tandem_outcome, model_runner_output.tandem_cost_ratio)
+        for client_outputs in outputs.values():
+            parts = [
+                one_per_token(output) if output.request_id in one_by_one else [output]
+                for output in client_outputs.outputs
+            ]
+            client_outputs.outputs = list(itertools.chain.from_iterable(parts))
         for request_id in scheduler_output.num_scheduled_tokens:
             request = self.requests.get(request_id)
             # A step that emitted nothing ran the last token, which is to be run again in front of its drafts.
@@ -62,3 +74,27 @@ class SpeculativeScheduler(TandemScheduler):
     def _authors_of(self, new_token_ids: list[int], authors: list[int]) -> list[int]:
         # What follows a stop token was emitted by the worker and dropped by the scheduler.
         return authors[: len(new_token_ids)]
+
+
+def one_per_token(output: EngineCoreOutput) -> list[EngineCoreOutput]:
+    """The output as one for each of its new tokens, in order; itself where it has one or none.
+
+    vLLM's front end looks for stop strings once in an output and keeps all of its tokens, those behind the string as
+    well; of a response that it has ended, it ignores what follows. So where a response ends does not depend on how many
+    tokens a round emits. What belongs to the step goes with the first token, what belongs to the end with the last.
+    """
+    count = len(output.new_token_ids)
+    if count < 2:
+        return [output]
+    parts = [copy.copy(output) for _ in range(count)]
+    for at, part in enumerate(parts):
+        part.new_token_ids = output.new_token_ids[at : at + 1]
+        if output.new_logprobs is not None:
+            part.new_logprobs = output.new_logprobs.slice_request(at, 1)
+        if output.routed_experts is not None:
+            part.routed_experts = output.routed_experts[at : at + 1]
+    for part in parts[1:]:
+        part.new_prompt_logprobs_tensors = part.events = None
+    for part in parts[:-1]:
+        part.finish_reason = part.stop_reason = part.kv_transfer_params = None
+    return parts
