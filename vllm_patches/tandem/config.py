@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_same_vocabulary, read_boundary_ids
-from vllm_patches.tandem.mode_choice import USUAL_DRAFTS, choose_mode, drafts_for, parameter_share
+from vllm_patches.tandem.mode_choice import (
+    USUAL_DRAFTS,
+    choose_mode,
+    drafts_for,
+    has_windows,
+    parameter_share,
+    why_no_drafts,
+)
 from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
 
 CONFIG_KEY = "tandem"
+WORKER = "vllm_patches.tandem.worker.TandemWorker"
 REASON_KEY = "tandem_mode_reason"
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 MODES = ("auto", "lazy", "lock_step", "speculative")
@@ -253,10 +261,12 @@ def engine_arguments(
         import torch
 
         on_gpu = torch.cuda.is_available()
-    share = None
+    share, windows, no_drafts = None, False, ""
     if senior_model is not None and config.mode in ("auto", "speculative"):
         share = parameter_share(config.junior_model, senior_model)
-    mode, reason = choose_mode(config.mode, config.word_align, lora, on_gpu, share, batch)
+        windows = has_windows(config.junior_model, senior_model)
+        no_drafts = why_no_drafts(config.junior_model, senior_model, config.junior_dtype)
+    mode, reason = choose_mode(config.mode, config.word_align, lora, on_gpu, share, batch, windows, no_drafts)
     reason = f"{mode} ({reason})"
     if config.runner == "v2" and mode != "speculative":
         raise ValueError(f"runner 'v2' serves the speculative mode alone, and mode 'auto' is {reason}")
@@ -265,7 +275,7 @@ def engine_arguments(
         config = dataclasses.replace(config, mode=mode, num_draft_tokens=drafts)
         check = "vllm_patches.tandem.speculative.request_check:SpeculativeRequestCheck"
         return {
-            "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
+            "worker_cls": WORKER,
             "scheduler_cls": "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler",
             # V2 takes no logits processors: there the entry point alone checks requests.
             **({} if config.runner == "v2" else {"logits_processors": [check]}),
@@ -277,7 +287,7 @@ def engine_arguments(
             "speculative_config": config.speculative_config,
         }
     return {
-        "worker_cls": "vllm_patches.tandem.worker.TandemWorker",
+        "worker_cls": WORKER,
         "scheduler_cls": "vllm_patches.tandem.scheduler.TandemScheduler",
         "logits_processors": ["vllm_patches.tandem.request_check:RequestCheck"],
         "additional_config": {CONFIG_KEY: dict(settings), REASON_KEY: reason},
@@ -289,7 +299,8 @@ def check_models(config: TandemConfig, senior_model: str, senior_tokenizer: str 
     """Read both models' configurations and tokenizers, no weights, and return the boundary sets.
 
     Raises:
-        ValueError: the junior cannot be read, its vocabulary differs from the senior's, or a boundary set is missing.
+        ValueError: the junior cannot be read, its vocabulary differs from the senior's, a boundary set is missing, or
+            the mode does not take these models.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -304,6 +315,13 @@ def check_models(config: TandemConfig, senior_model: str, senior_tokenizer: str 
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"junior_model {junior!r} cannot be read: {error}") from error
+    if config.mode in ("lazy", "speculative") and has_windows(junior, senior_model):
+        raise ValueError(
+            f"mode is {config.mode!r}, in which a model reads behind the other, and the models' attention has windows, "
+            "behind which vLLM keeps nothing: set mode to 'lock_step'"
+        )
+    if config.mode == "speculative" and (fault := why_no_drafts(junior, senior_model)):
+        raise ValueError(f"mode is 'speculative', and {fault}: set mode to 'lazy'")
     tokenizer = read_tokenizer(config, senior_model, senior_tokenizer)
     check_same_vocabulary(tokenizer, junior_tokenizer)
     return config.boundary_sets(tokenizer, len(tokenizer))
@@ -318,8 +336,21 @@ def read_tokenizer(config: TandemConfig, senior_model: str, senior_tokenizer: st
     )
 
 
+def vocab_size(config: TandemConfig) -> int:
+    """Rows of the junior's embedding, from its configuration."""
+    from transformers import AutoConfig
+
+    junior = AutoConfig.from_pretrained(
+        config.junior_model,
+        revision=config.junior_revision,
+        trust_remote_code=bool(config.junior_trust_remote_code),
+    )
+    return junior.get_text_config().vocab_size
+
+
 def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    unknown = sorted(str(key) for key in given if key not in known)
+    # Half of a surrogate pair in a key must not make the answer one that cannot be encoded.
+    unknown = sorted(str(key).encode("ascii", "backslashreplace").decode() for key in given if key not in known)
     if unknown:
         raise ValueError(f"unknown {what} {', '.join(unknown)}; expected any of {', '.join(known)}")
 

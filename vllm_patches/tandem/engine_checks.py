@@ -82,6 +82,7 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
                 vllm_config.scheduler_config.async_scheduling,
                 "asynchronous scheduling is on: pass async_scheduling=False",
             ),
+            *_class_faults(config, vllm_config),
             *_speculation_faults(config, vllm_config),
             (parallel.pipeline_parallel_size > 1, "pipeline parallelism is on: set pipeline_parallel_size to 1"),
             (
@@ -126,6 +127,23 @@ def _runner_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
     ]
 
 
+def _class_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
+    """A scheduler of another kind sends no mask, caches blocks that one model lacks, or takes one token a step."""
+    from vllm_patches.tandem.scheduler import TandemScheduler
+    from vllm_patches.tandem.speculative.scheduler import SpeculativeScheduler
+
+    mode, scheduler = resolve_mode(config, vllm_config), vllm_config.scheduler_config.get_scheduler_cls()
+    wanted = SpeculativeScheduler if mode == "speculative" else TandemScheduler
+    fits = issubclass(scheduler, wanted) and issubclass(scheduler, SpeculativeScheduler) == (mode == "speculative")
+    return [
+        (
+            not fits,
+            f"scheduler_cls is {scheduler.__module__}.{scheduler.__qualname__}, and mode {mode!r} takes "
+            f"{wanted.__module__}.{wanted.__qualname__}: pass all that engine_arguments returns, or its flags",
+        )
+    ]
+
+
 def _sharing_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
     try:
         decide(config, senior_of(config, vllm_config))
@@ -153,6 +171,12 @@ def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, s
             "num_speculative_tokens_per_batch_size is set: without drafts a junior's turn would never come",
         ),
         (
+            vllm_config.scheduler_config.long_prefill_token_threshold == 1
+            or vllm_config.scheduler_config.max_num_batched_tokens < config.num_draft_tokens + 2,
+            "a step has no room for a token and its drafts, and without drafts a junior's turn never comes: raise "
+            f"max_num_batched_tokens to {config.num_draft_tokens + 2} or more, long_prefill_token_threshold to 2 or 0",
+        ),
+        (
             junior.max_model_len < model.max_model_len,
             f"the junior reads {junior.max_model_len} tokens and max_model_len is {model.max_model_len}: lower it",
         ),
@@ -177,11 +201,20 @@ def _returns_routed_experts(vllm_config) -> bool:
     return holder.enable_return_routed_experts
 
 
-def refuse_several_cache_groups(kv_cache_config) -> None:
-    """Raise :class:`TandemRefusedError` unless both models' layers keep their cache in one group."""
+def refuse_cache_groups(kv_cache_config, mode: str) -> None:
+    """Raise :class:`TandemRefusedError` unless both models' layers keep their cache in one group that fits the mode."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
     count = len(kv_cache_config.kv_cache_groups)
     if count != 1:
         raise TandemRefusedError(
             f"the two models need {count} KV cache groups; tandem decoding takes models with one kind of attention (no "
             "sliding windows beside full attention, no state-space layers)"
+        )
+    spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
+    specs = getattr(spec, "kv_cache_specs", {"": spec}).values()
+    if mode != "lock_step" and not all(isinstance(one, FullAttentionSpec) for one in specs):
+        raise TandemRefusedError(
+            f"the models' attention has windows, and in the {mode} mode a model reads behind the other, where vLLM has "
+            "freed the blocks that left the window: set mode to 'lock_step'"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 LARGEST_DRAFTER = 1.05  # of the senior's parameters; measured at 1 and at a quarter of the layers
 # On a CPU a junior of nearly the senior's size (by arithmetic, from this share on) pays off for these batches only:
 # a single request runs one model in a step anyhow, and many keep the processor busy. Measured at 1, 4 and 16.
@@ -20,6 +22,8 @@ def choose_mode(
     on_gpu: bool,
     share: float | None = None,
     batch: int | None = None,
+    windows: bool = False,
+    no_drafts: str = "",
 ) -> tuple[str, str]:
     """The mode, and the reason in a sentence.
 
@@ -29,15 +33,21 @@ def choose_mode(
         on_gpu: whether the engine will run on one.
         share: the junior's parameters over the senior's (``parameter_share``); None when it is not known.
         batch: most requests that the engine runs at a time; None when it is not known.
+        windows: whether the attention of a model has windows (``has_windows``).
+        no_drafts: why the junior cannot be the draft model (``why_no_drafts``), "" where it can.
     """
     if mode != "auto":
         return mode, "as configured"
     if word_align == "before":
         return "lock_step", "word_align='before' needs both models' samples at every step"
+    if windows:
+        return "lock_step", "attention has windows, and the other modes let a model read behind what vLLM keeps of them"
     if lora:
         return "lock_step", "LoRA is on: with the senior's base as junior, one pass over one set of weights serves both"
     if share is not None and share > LARGEST_DRAFTER:
         return "lazy", f"the junior has {share:.0%} of the senior's size, too much for drafts to pay off"
+    if no_drafts:
+        return "lazy", no_drafts
     if batch is not None and batch > LARGEST_BATCH:
         return "lazy", (
             f"up to {batch} requests run at a time, and drafts, which multiply the tokens of a step, were measured "
@@ -63,6 +73,37 @@ def drafts_for(share: float | None, prob_senior: float) -> int:
     from vllm_patches.tandem.speculative.draft_length import best_length
 
     return best_length(MOST_DRAFTS, 1 - prob_senior * (1 - EXPECTED_ACCEPTANCE), prob_senior, share)
+
+
+def why_no_drafts(junior_model: str, senior_model: str, junior_dtype: str | None = None) -> str:
+    """Why vLLM would refuse the junior as a draft model, "" where nothing is known against it."""
+    if junior_dtype is not None:
+        return "junior_dtype is set, and a draft model has the senior's"
+    sizes = [config.vocab_size for config in _configurations(junior_model, senior_model)]
+    if len(set(sizes)) > 1:
+        return "the models' embeddings have {} and {} rows, and a draft model has as many as the senior".format(*sizes)
+    return ""
+
+
+def has_windows(*models: str) -> bool:
+    """Whether every layer of one of the models attends to a window of tokens alone, by its configuration."""
+    return any(
+        getattr(config, "sliding_window", None)
+        and getattr(config, "use_sliding_window", True)
+        and set(getattr(config, "layer_types", None) or ("sliding_attention",)) == {"sliding_attention"}
+        for config in _configurations(*models)
+    )
+
+
+def _configurations(*models: str) -> list:
+    """Of the models that can be read; of others the engine says in its own words that they cannot."""
+    from transformers import AutoConfig
+
+    found = []
+    for name in models:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(AutoConfig.from_pretrained(name).get_text_config())
+    return found
 
 
 def parameter_share(junior_model: str, senior_model: str) -> float | None:

@@ -17,6 +17,11 @@ def check_responses(sampling_params: SamplingParams) -> None:
             f"n is {sampling_params.n}, and all responses would draw the same author coins; set "
             "SamplingParams.seed and leave 'request' out, or send each response as a request of its own"
         )
+    if sampling_params.n > 1 and sampling_params.seed < 0 <= sampling_params.seed + sampling_params.n:
+        raise ValueError(
+            f"seed is {sampling_params.seed} and n is {sampling_params.n}: vLLM counts the seed up over the responses "
+            "and takes -1 for none; start from another seed"
+        )
 
 
 class RequestCheck(LogitsProcessor):

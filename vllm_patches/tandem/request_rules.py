@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import functools
+import importlib
 
 from vllm_patches.tandem.boundaries import BoundarySets
-from vllm_patches.tandem.config import CONFIG_KEY, RequestSettings, TandemConfig, read_tokenizer, request_settings
-from vllm_patches.tandem.engine_checks import check_request_settings, resolve_mode
+from vllm_patches.tandem.config import (
+    CONFIG_KEY,
+    WORKER,
+    RequestSettings,
+    TandemConfig,
+    read_tokenizer,
+    request_settings,
+    vocab_size,
+)
+from vllm_patches.tandem.engine_checks import TandemRefusedError, check_request_settings, resolve_mode
 from vllm_patches.tandem.request_check import check_responses
 from vllm_patches.tandem.speculative.request_check import fault_of
 
 MOST_STOPS_ON_V2 = 128  # its MAX_NUM_STOP_TOKEN_IDS: beyond it V2 raises in the worker, which ends the engine
+LARGEST_SEED_ON_V2 = 2**63 - 1  # it keeps seeds as 64-bit numbers; a larger one raises in the worker
 
 
 class RequestRules:
@@ -18,9 +28,13 @@ class RequestRules:
 
     Args:
         vllm_config: the engine's configuration, with a ``tandem`` section in ``additional_config``.
+
+    Raises:
+        TandemRefusedError: the engine has a worker of another kind, which decodes with the senior alone.
     """
 
     def __init__(self, vllm_config) -> None:
+        _check_worker(vllm_config.parallel_config.worker_cls)
         self.config = TandemConfig.from_mapping(vllm_config.additional_config[CONFIG_KEY])
         self.mode = resolve_mode(self.config, vllm_config)
         self._model_config = vllm_config.model_config
@@ -47,6 +61,11 @@ class RequestRules:
         check_request_settings(settings, self.mode, params.structured_outputs is not None)
         if self.mode == "speculative":
             self._check_speculative(params, len(request.prompt_token_ids))
+        if self._ids_of_one_model_only and max(request.prompt_token_ids, default=0) >= self._junior_vocab_size:
+            raise ValueError(
+                f"the prompt holds token id {max(request.prompt_token_ids)}, and the junior's vocabulary ends at "
+                f"{self._junior_vocab_size - 1}"
+            )
         kind = settings.params.strategy.boundary
         # An engine does not start without the set that its own strategy reads.
         if kind not in (None, self.config.defaults.strategy.boundary) and not self._boundaries.of(kind):
@@ -67,6 +86,11 @@ class RequestRules:
                 f"min_tokens stands beside {stops} stop tokens, and vLLM's V2 runner takes {MOST_STOPS_ON_V2}; an "
                 "engine with runner 'v1' takes them"
             )
+        if self.config.runner == "v2" and params.seed is not None and params.seed + params.n - 1 > LARGEST_SEED_ON_V2:
+            raise ValueError(
+                f"seed is {params.seed} and n is {params.n}: vLLM counts the seed up over the responses, and its V2 "
+                f"runner takes {LARGEST_SEED_ON_V2} at most"
+            )
         limit = self._model_config.max_model_len - 2
         if prompt_length > limit:
             raise ValueError(
@@ -75,6 +99,28 @@ class RequestRules:
             )
 
     @functools.cached_property
+    def _junior_vocab_size(self) -> int:
+        return vocab_size(self.config)
+
+    @functools.cached_property
+    def _ids_of_one_model_only(self) -> bool:
+        # vLLM refuses ids beyond the senior's vocabulary; in the speculative mode both have one size.
+        return self.mode != "speculative" and self._junior_vocab_size < self._model_config.get_vocab_size()
+
+    @functools.cached_property
     def _boundaries(self) -> BoundarySets:
         tokenizer = read_tokenizer(self.config, self._model_config.model, self._model_config.tokenizer)
         return self.config.boundary_sets(tokenizer, len(tokenizer))
+
+
+def _check_worker(given: str | type) -> None:
+    if given == WORKER:
+        return
+    if isinstance(given, str):
+        module, _, name = given.rpartition(".")
+        given = getattr(importlib.import_module(module), name) if module else given
+    if WORKER not in (f"{kind.__module__}.{kind.__qualname__}" for kind in getattr(given, "__mro__", ())):
+        raise TandemRefusedError(
+            f"worker_cls is {given}, and an engine with a tandem section takes {WORKER}: pass all that "
+            "engine_arguments returns, or its flags"
+        )

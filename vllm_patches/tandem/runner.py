@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
-from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_several_cache_groups
+from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_cache_groups
 from vllm_patches.tandem.generators import GeneratorGuard
 from vllm_patches.tandem.junior import PREFIX, join_passes, junior_vllm_config, load_or_share, memory_of
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
@@ -78,7 +78,7 @@ class TandemRunnerMixin:
 
     def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
-        refuse_several_cache_groups(self.kv_cache_config)
+        refuse_cache_groups(self.kv_cache_config, self.tandem_mode)
         self._groups = tuple(self._attention_groups(model) for model in (JUNIOR, SENIOR))
         self.attn_groups[0] = [*self._groups[SENIOR], *self._groups[JUNIOR]]
         self._forwards = (

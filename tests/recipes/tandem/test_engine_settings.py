@@ -142,7 +142,7 @@ def test_the_section_becomes_engine_arguments():
 
 @pytest.mark.parametrize(
     ("max_num_seqs", "lora", "mode"),
-    [(16, False, "speculative"), (17, False, "lazy"), (16, True, "lock_step")],
+    [(8, False, "speculative"), (9, False, "lazy"), (8, True, "lock_step")],
 )
 def test_auto_depends_on_models_adapter_and_batch(models, max_num_seqs, lora, mode):
     engine_kwargs = {"tandem_config": {"junior_model": models, "mode": "auto"}}

@@ -104,6 +104,7 @@ def test_the_readmes_server_command_gives_these_arguments_as_flags():
     ("extra", "says"),
     [
         ([], "expected a mapping"),
+        ('{"\\ud800": 1}', r"unknown key in extra_args\['tandem'\] \\ud800; expected"),
         (dict(p=0.5), r"unknown key in extra_args\['tandem'\] p; expected any of selection_strategy"),
         (dict(prob_senior=2), "prob_senior is 2"),
         (dict(resume_len=1.0), "resume_len is 1.0"),
@@ -153,6 +154,25 @@ def test_both_models_are_read_before_the_engine_starts(models, tmp_path):
         check_models(TandemConfig(str(tmp_path)), senior)
     with pytest.raises(VocabularyMismatchError, match="need.* one tokenizer"):
         check_models(TandemConfig(str(models["stranger"])), senior)
+
+
+def test_models_that_a_mode_does_not_take_are_refused_before_the_engine_starts(models, tmp_path):
+    from transformers import AutoConfig, AutoTokenizer, MistralConfig
+
+    senior = str(models["senior"])
+    MistralConfig(sliding_window=32).save_pretrained(tmp_path / "windows")
+    shorter = AutoConfig.from_pretrained(models["junior"])
+    shorter.vocab_size = 448
+    shorter.save_pretrained(tmp_path / "shorter")
+    for name in ("windows", "shorter"):
+        AutoTokenizer.from_pretrained(senior).save_pretrained(tmp_path / name)
+    for mode in ("lazy", "speculative"):
+        with pytest.raises(ValueError, match=f"mode is '{mode}'.*attention has windows.*set mode to 'lock_step'"):
+            check_models(TandemConfig(str(tmp_path / "windows"), mode=mode), senior)
+    check_models(TandemConfig(str(tmp_path / "windows"), mode="lock_step"), senior)
+    with pytest.raises(ValueError, match="mode is 'speculative', and .* 448 and 512 rows.*: set mode to 'lazy'"):
+        check_models(TandemConfig(str(tmp_path / "shorter"), mode="speculative"), senior)
+    check_models(TandemConfig(str(tmp_path / "shorter"), mode="lazy"), senior)
 
 
 def test_boundaries_by_hand_replace_those_of_the_configured_strategy(models):

@@ -15,11 +15,14 @@ from vllm_patches.tandem.engine_checks import (  # noqa: E402
     TandemRefusedError,
     check_engine,
     mode_and_reason,
+    refuse_cache_groups,
     resolve_mode,
     senior_of,
 )
 from vllm_patches.tandem.weight_sharing import decide  # noqa: E402
 from vllm_patches.tandem.worker import without_request_check  # noqa: E402
+
+SPECULATIVE_SCHEDULER = "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler"
 
 
 @pytest.fixture
@@ -54,6 +57,11 @@ def test_a_plain_engine_passes_and_auto_is_lazy(configuration):
         (
             dict(enable_lora=True, tandem=dict(share_weights=True)),
             "the junior is .*junior and the senior's base is .*senior",
+        ),
+        (dict(scheduler_cls=None), "scheduler_cls is vllm.*Scheduler, and mode 'lazy' takes .*TandemScheduler"),
+        (
+            dict(tandem=dict(mode="lock_step"), scheduler_cls=SPECULATIVE_SCHEDULER),
+            "SpeculativeScheduler, and mode 'lock_step' takes .*TandemScheduler",
         ),
         (dict(enable_prompt_embeds=True), "prompt embeddings"),
         (dict(runner="pooling"), "runner type is 'pooling'"),
@@ -129,6 +137,12 @@ def test_the_speculative_engine_passes_and_its_drafter_is_the_junior(configurati
         (dict(tandem=dict(junior_trust_remote_code=True)), "junior_trust_remote_code differs"),
         (dict(logits_processors=["some.module:Processor"]), "custom logits processors are on"),
         (dict(data_parallel_size=2), "data parallelism"),
+        (
+            dict(scheduler_cls="vllm_patches.tandem.scheduler.TandemScheduler"),
+            "TandemScheduler, and mode 'speculative' takes .*SpeculativeScheduler",
+        ),
+        (dict(long_prefill_token_threshold=1), "no room for a token and its drafts"),
+        (dict(max_num_batched_tokens=5, max_num_seqs=1), "no room .*raise max_num_batched_tokens to 6 or more"),
     ],
 )
 def test_the_speculative_mode_refuses_by_name(configuration, models, options, says):
@@ -141,6 +155,33 @@ def test_the_speculative_mode_refuses_by_name(configuration, models, options, sa
     config, engine = configuration(tandem, **options)
     with pytest.raises(TandemRefusedError, match=says):
         check_engine(config, engine)
+
+
+def test_windows_take_lock_step():
+    import torch
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+        UniformTypeKVCacheSpecs,
+    )
+
+    shape = dict(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.float32)
+    whole, window = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=32)
+
+    def check(spec, mode):
+        refuse_cache_groups(KVCacheConfig(1, [], [KVCacheGroupSpec(["layer"], spec)]), mode)
+
+    mixed = UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"senior": window, "junior": window})
+    for spec in (window, mixed):
+        check(spec, "lock_step")
+        for mode in ("lazy", "speculative"):
+            with pytest.raises(TandemRefusedError, match=f"windows, and in the {mode} mode.*'lock_step'"):
+                check(spec, mode)
+    for mode in ("lazy", "speculative", "lock_step"):
+        check(whole, mode)
+        check(UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"senior": whole, "junior": whole}), mode)
 
 
 def test_the_speculative_mode_refuses_asynchronous_scheduling(configuration):

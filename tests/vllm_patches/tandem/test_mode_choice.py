@@ -5,7 +5,7 @@ import re
 import pytest
 
 from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, engine_arguments
-from vllm_patches.tandem.mode_choice import choose_mode, drafts_for, parameter_share
+from vllm_patches.tandem.mode_choice import choose_mode, drafts_for, has_windows, parameter_share, why_no_drafts
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,27 @@ def test_a_model_that_is_no_decoder_has_no_share_and_is_left_to_the_engine_to_re
 
     T5Config(vocab_size=100, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2).save_pretrained(tmp_path)
     assert parameter_share(str(tmp_path), str(tmp_path)) is None
+
+
+def test_auto_avoids_what_an_engine_would_refuse(models, tmp_path):
+    from transformers import AutoConfig, MistralConfig
+
+    senior, junior = str(models["senior"]), str(models["near"])
+    for number, changes in enumerate((dict(vocab_size=448), dict(junior_dtype="bfloat16"))):
+        folder, dtype = tmp_path / str(number), changes.pop("junior_dtype", None)
+        config = AutoConfig.from_pretrained(junior)
+        config.update(changes)
+        config.save_pretrained(folder)
+        settings = dict(junior_model=str(folder)) | ({} if dtype is None else dict(junior_dtype=dtype))
+        for on_gpu in (True, False):
+            arguments = engine_arguments(settings, senior, on_gpu=on_gpu, batch=4)
+            reason = arguments["additional_config"][REASON_KEY]
+            assert reason.startswith(
+                "lazy (the models' embeddings have 448 and 512" if dtype is None else "lazy (junior_d"
+            )
+    assert why_no_drafts(junior, senior) == "" and not has_windows(senior, junior)
+    MistralConfig(sliding_window=32).save_pretrained(tmp_path / "windows")
+    windows = str(tmp_path / "windows")
+    assert engine_arguments(dict(junior_model=windows), windows)["additional_config"][REASON_KEY].startswith(
+        "lock_step (attention has windows"
+    )

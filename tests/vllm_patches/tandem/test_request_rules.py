@@ -1,5 +1,6 @@
 """What the rules let through, the workers can serve; all else is a ValueError with a sentence."""
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
 
 from vllm_patches.tandem import frontend  # noqa: E402
-from vllm_patches.tandem.config import CONFIG_KEY, check_models  # noqa: E402
+from vllm_patches.tandem.config import CONFIG_KEY, WORKER, check_models  # noqa: E402
+from vllm_patches.tandem.engine_checks import TandemRefusedError  # noqa: E402
+from vllm_patches.tandem.request_check import check_responses  # noqa: E402
 from vllm_patches.tandem.request_rules import RequestRules  # noqa: E402
 from vllm_patches.tandem.request_states import RequestStates  # noqa: E402
 
@@ -25,8 +28,16 @@ from random_requests import random_settings  # noqa: E402
 
 def rules(paths, **tandem) -> RequestRules:
     settings = dict(junior_model=str(paths["junior"])) | tandem
-    model = SimpleNamespace(model=str(paths["senior"]), tokenizer=str(paths["senior"]), max_model_len=64)
-    return RequestRules(SimpleNamespace(additional_config={CONFIG_KEY: settings}, lora_config=None, model_config=model))
+    senior = str(paths["senior"])
+    model = SimpleNamespace(model=senior, tokenizer=senior, max_model_len=64, get_vocab_size=lambda: 512)
+    return RequestRules(engine(settings, model_config=model))
+
+
+def engine(settings: dict, worker_cls=WORKER, **parts) -> SimpleNamespace:
+    parallel = SimpleNamespace(worker_cls=worker_cls)
+    return SimpleNamespace(
+        additional_config={CONFIG_KEY: settings}, lora_config=None, parallel_config=parallel, **parts
+    )
 
 
 def request(extra, prompt=(5, 6, 7), seed=None, structured=False, resumable=False):
@@ -69,6 +80,62 @@ def test_more_stop_tokens_than_the_v2_runner_takes_are_refused_there(models):
         check(129, "v2")
     check(128, "v2")
     check(129, "v1")
+
+
+def test_a_seed_that_vllm_counts_beyond_what_the_v2_runner_keeps_is_refused_there(models):
+    def check(seed, n, runner):
+        one = request(None)
+        one.sampling_params = SamplingParams(seed=seed, n=n)
+        return rules(models, mode="speculative", runner=runner).check(one, from_client=True)
+
+    with pytest.raises(ValueError, match="seed is 9223372036854775807 and n is 2"):
+        check(2**63 - 1, 2, "v2")
+    check(2**63 - 1, 1, "v2")
+    check(2**63 - 2, 2, "v2")
+
+
+@pytest.mark.parametrize(("seed", "n", "refused"), [(-2, 2, True), (-3, 3, True), (-3, 2, False), (-5, 3, False)])
+def test_no_response_of_several_may_have_the_seed_that_vllm_takes_for_none(seed, n, refused):
+    """Between processes it would become None, and the response's coins others than the client computes."""
+    import msgspec
+
+    params = SamplingParams(seed=seed, n=n)
+    children = [msgspec.structs.replace(params, seed=seed + i, n=1) for i in range(n)]
+    sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=SamplingParams) for one in children]
+    assert (None in [one.seed for one in sent]) == refused
+    if refused:
+        with pytest.raises(ValueError, match=f"seed is {seed} and n is {n}"):
+            check_responses(params)
+    else:
+        check_responses(params)
+
+
+def test_a_prompt_beyond_the_juniors_vocabulary_is_refused(tmp_path, models):
+    """The senior's embedding may have more rows, and vLLM compares with those alone."""
+    settings = json.loads((models["junior"] / "config.json").read_text()) | {"vocab_size": 448}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    one = rules(models | {"junior": tmp_path})
+    one.check(request(None, prompt=(5, 447)))
+    with pytest.raises(ValueError, match="token id 500, and the junior's vocabulary ends at 447"):
+        one.check(request(None, prompt=(5, 500)))
+    rules(models).check(request(None, prompt=(5, 500)))
+
+
+@pytest.mark.parametrize("worker", ["vllm.v1.worker.cpu_worker.CPUWorker", "auto"])
+def test_another_worker_is_refused(models, worker):
+    """It would answer with the senior alone, and no mask."""
+    settings = dict(junior_model=str(models["junior"]))
+    with pytest.raises(TandemRefusedError, match=f"worker_cls is .*{worker.rpartition('.')[2]}"):
+        RequestRules(engine(settings, worker))
+
+
+def test_a_worker_derived_from_ours_passes(models):
+    from vllm_patches.tandem.worker import TandemWorker
+
+    class Derived(TandemWorker):
+        pass
+
+    RequestRules(engine(dict(junior_model=str(models["junior"])), Derived, model_config=None))
 
 
 def test_a_strategy_without_boundaries_is_refused(models, models_without_paragraphs):

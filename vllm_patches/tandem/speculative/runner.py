@@ -14,7 +14,7 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
-from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_several_cache_groups
+from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_cache_groups
 from vllm_patches.tandem.junior import memory_of
 from vllm_patches.tandem.request_states import RequestStates
 from vllm_patches.tandem.schedule import JUNIOR, stream_key
@@ -74,7 +74,7 @@ class SpeculativeRunnerMixin:
 
     def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
-        refuse_several_cache_groups(self.kv_cache_config)
+        refuse_cache_groups(self.kv_cache_config, "speculative")
 
     def _logits_of_whoever_samples(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor | None:
         """``compute_logits`` of the engine. The junior's go the same way, so that what a trainer puts around it, such

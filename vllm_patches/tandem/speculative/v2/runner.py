@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
-from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_several_cache_groups
+from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_cache_groups
 from vllm_patches.tandem.junior import memory_of
 from vllm_patches.tandem.schedule import JUNIOR, stream_key
 from vllm_patches.tandem.speculative.log_probs import DraftLogProbs, empty_table, log_probs_of
@@ -91,7 +91,7 @@ class SpeculativeRunnerMixin:
 
     def initialize_kv_cache(self, kv_cache_config) -> None:
         super().initialize_kv_cache(kv_cache_config)
-        refuse_several_cache_groups(self.kv_cache_config)
+        refuse_cache_groups(self.kv_cache_config, "speculative")
 
     def _logits_of_whoever_samples(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor | None:
         """``compute_logits`` of the engine, by which the junior's go too: what a trainer puts around it, such as a mask
