@@ -36,7 +36,8 @@ _FEW_PROMPTS = (
 SHORTER = {
     "sppo": _FEW_PROMPTS,
     "tandem": _FEW_PROMPTS,
-    "serl": ("data.train_batch_size=4",),
+    # An iteration of 640 instructions ends after 160 steps of four.
+    "serl": ("data.train_batch_size=4", "serl.instructions_num_per_iteration=4000"),
     "pasodoble": ("pasodoble.rounds_per_step=1",),
     "step_ppo": (),
 }
