@@ -271,14 +271,16 @@ class TandemRunnerMixin:
         return self._mixed(parts, step.rows_written, len(step.rows))
 
     def _mixed(self, parts: list[torch.Tensor | None], rows_of: list[np.ndarray], num_rows: int) -> torch.Tensor:
-        """(num_rows, V) logits: ``parts[m]`` in the rows ``rows_of[m]``, zeros elsewhere."""
-        template = next(part for part in parts if part is not None)
-        mixed = template.new_zeros((num_rows, self._vocab_size))
+        """(num_rows, V) logits: ``parts[m]`` in the rows ``rows_of[m]``, zeros elsewhere.
+
+        In single precision, which vLLM samples in: with a junior of another dtype, neither model's are rounded.
+        """
+        mixed = torch.zeros((num_rows, self._vocab_size), dtype=torch.float32, device=self.device)
         # An id that one model lacks could be sampled from the other and then fed to it.
         mixed[:, self._common_vocab_size :] = float("-inf")
         for rows, part in zip(rows_of, parts, strict=True):
             if part is not None:
-                known = part[:, : self._common_vocab_size]
+                known = part[:, : self._common_vocab_size].float()
                 mixed[torch.from_numpy(rows).to(self.device), : self._common_vocab_size] = known
         return mixed
 

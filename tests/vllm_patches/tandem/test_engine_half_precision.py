@@ -32,3 +32,23 @@ def test_tokens_are_their_authors_choice_within_rounding(open_engine, models, jo
             total += part
     assert max(own) < 0.15
     assert sum(gap > 0.15 for gap in other) / len(other) > 0.9, "the other model's tokens would be noticed"
+
+
+@pytest.mark.parametrize("junior_dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("mode", ["lazy", "lock_step"])
+def test_a_junior_of_another_dtype_rounds_nothing_of_the_seniors(
+    open_engine, models, jobs, reference, mode, junior_dtype
+):
+    """Beside a float32 senior its log-probs are those of the loop, also in steps in which both models write."""
+    exact = {"bfloat16": 1, "float32": 0}[junior_dtype]
+    settings = dict(junior_model=str(models["junior"]), mode=mode, junior_dtype=junior_dtype)
+    engine = open_engine(models["senior"], settings, dtype=("bfloat16", "float32")[exact])
+    jobs = [dataclasses.replace(job, num_tokens=min(job.num_tokens, 24)) for job in jobs[:12]]
+    written, seen = engine.run(jobs, logprobs=0), set()
+    for job, one, output in zip(jobs, written, engine.outputs, strict=True):
+        laws = [reference.log_probs(m, job.prompt + one.token_ids)[len(job.prompt) - 1 :] for m in (0, 1)]
+        for k, (token, author) in enumerate(zip(one.token_ids, one.mask, strict=True)):
+            error = abs(output.outputs[0].logprobs[k][token].logprob - float(laws[author][k]))
+            assert error < (1e-3 if author == exact else 0.3), (k, author)
+        seen |= set(one.mask)
+    assert seen == {0, 1}
