@@ -59,12 +59,15 @@ VICTIMS = {
     "reward pool": "reward_fns.forked_worker",
     "Ray head": "gcs_server",
 }
+# A moment of a step: the method that some actor runs then, by its title.
 MOMENTS = {
-    "rollout": "generate_sequences",
+    "rollout": None,
     "update": "update_actor",
     "sync": "update_weights",
     "save": "save_checkpoint",
 }
+# An asynchronous actor keeps its title while it runs a method. This one works in rollouts only, for longer than that.
+ROLLOUT_ACTOR, ROLLOUT_SECONDS = "ray::AgentLoopWorker", 0.1
 
 
 @dataclass
@@ -96,6 +99,28 @@ class Attempt:
                 return True
             time.sleep(0.02)
         return False
+
+    def wait_for_moment(self, moment: str, seconds: float) -> bool:
+        """Until a moment of :data:`MOMENTS` has come; False when the run or the time ends before."""
+        title = MOMENTS[moment]
+        if title is not None:
+            return self.wait_for_title(title, seconds)
+        before, deadline = self.cpu_seconds(ROLLOUT_ACTOR), time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if self.cpu_seconds(ROLLOUT_ACTOR) - before > ROLLOUT_SECONDS:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def cpu_seconds(self, text: str) -> float:
+        """CPU time that the processes with this text in their title have used."""
+        total = 0.0
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                if text in " ".join(process.cmdline()):
+                    times = process.cpu_times()
+                    total += times.user + times.system
+        return total
 
     def hit(self, victim: str, number: int) -> bool:
         """Send a signal to a victim; False when the run has no such process at this moment."""

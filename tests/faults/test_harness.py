@@ -4,7 +4,9 @@ import contextlib
 import importlib
 import json
 import random
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import campaign
@@ -157,3 +159,16 @@ def test_a_course_shows_where_growth_ends():
     assert soak.slope([(step, 5.0 + 0.02 * step) for step in range(50, 200)]) == pytest.approx(0.02)
     filled = [(step, float(min(step, 30))) for step in range(60)]
     assert soak.course(filled, parts=3) == [9.5, 27.2, 30.0]
+
+
+def test_a_rollout_is_seen_by_the_time_that_its_actor_takes(tmp_path):
+    """Idle at first, busy after two seconds, over after four."""
+    loop = "while (left := until - time.monotonic()) > 0:\n    left < 2 or time.sleep(0.1)"
+    actor = f"import time\nuntil = time.monotonic() + 4\n{loop}"
+    driver = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {actor!r}, 'ray::AgentLoopWorker'])"
+    attempt = Attempt(subprocess.Popen([sys.executable, "-c", driver]), tmp_path / "log.txt")
+    assert attempt.wait_for_title("ray::AgentLoopWorker", 60)
+    began = time.monotonic()
+    assert attempt.wait_for_moment("rollout", 60) and time.monotonic() - began > 1
+    assert not attempt.wait_for_title("no such actor", 60) and attempt.process.poll() == 0
+    assert not attempt.wait_for_moment("rollout", 60)
