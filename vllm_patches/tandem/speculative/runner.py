@@ -19,6 +19,7 @@ from vllm_patches.tandem.junior import memory_of
 from vllm_patches.tandem.request_states import RequestStates
 from vllm_patches.tandem.schedule import JUNIOR, stream_key
 from vllm_patches.tandem.speculative.log_probs import DraftLogProbs, empty_table, log_probs_of
+from vllm_patches.tandem.speculative.min_tokens import MinTokens
 from vllm_patches.tandem.speculative.noise import draw, noise_key, signed64
 from vllm_patches.tandem.speculative.proposer import TandemProposer
 from vllm_patches.tandem.speculative.replay import commit
@@ -43,7 +44,7 @@ class SpeculativeRunnerMixin:
         self._states = RequestStates(boundaries, self.model_config.get_vocab_size())
         self._noise_keys: dict[str, int] = {}
         self._resumed: dict[str, int] = {}
-        self._least: dict[str, tuple[int, list[int]]] = {}
+        self._min_tokens = MinTokens()
         self._draft_log_probs = DraftLogProbs()
         self._junior_samples = False
         self.round: Round | None = None
@@ -87,7 +88,8 @@ class SpeculativeRunnerMixin:
         for request_id in scheduler_output.finished_req_ids:
             self._states.remove(request_id)
             self._draft_log_probs.forget(request_id)
-            for kept in (self._noise_keys, self._resumed, self._least):
+            self._min_tokens.forget(request_id)
+            for kept in (self._noise_keys, self._resumed):
                 kept.pop(request_id, None)
         for new in scheduler_output.scheduled_new_reqs:
             self._add_request(new)
@@ -105,8 +107,7 @@ class SpeculativeRunnerMixin:
         stream = stream_key(settings.params.seed, settings.params.request)
         self._noise_keys[new.req_id] = signed64(noise_key(stream, sampling.seed, new.req_id))
         self._resumed[new.req_id] = settings.resume_len
-        if sampling.min_tokens and sampling.all_stop_token_ids:
-            self._least[new.req_id] = (sampling.min_tokens, sorted(sampling.all_stop_token_ids))
+        self._min_tokens.add(new.req_id, sampling.min_tokens, sampling.all_stop_token_ids)
         self.tandem_stats.cached_tokens += new.num_computed_tokens
 
     def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
@@ -126,15 +127,8 @@ class SpeculativeRunnerMixin:
         keys = np.fromiter((self._noise_keys[i] for i in ids), dtype=np.int64, count=len(ids))
         host = np.stack([keys, resumed, written, self.round.query_starts, self.round.num_drafts])
         self._keys, self._resumed_len, self._written, self.query_starts, self._num_drafts = self._to_device(host)
-        self._least_pairs = self._pairs_of_least(ids)
+        self._early_stops = self._min_tokens.early(ids, written, self.device)
         return prepared
-
-    def _pairs_of_least(self, ids: list[str]) -> torch.Tensor | None:
-        """(3, P) request, stop token and ``min_tokens``: that token is excluded before that length."""
-        triples = [
-            (i, t, least) for i, r in enumerate(ids) if r in self._least for least, ts in [self._least[r]] for t in ts
-        ]
-        return self._to_device(np.array(triples, dtype=np.int64).T) if triples else None
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
@@ -195,8 +189,8 @@ class SpeculativeRunnerMixin:
         logits = logits.float().clone()
         if not len(requests):  # all turns are the junior's, and vLLM's top-k takes no empty batch
             return requests, logits
-        if self._least_pairs is not None:
-            self._exclude_stops(logits, requests, written)
+        if self._early_stops is not None:
+            self._early_stops.exclude(logits, requests, written)
         greedy = None if metadata.all_random else logits.argmax(dim=-1)
         if metadata.all_greedy:
             return greedy, logits
@@ -207,15 +201,6 @@ class SpeculativeRunnerMixin:
         logits = apply_top_k_top_p(logits, top_k, top_p)
         sampled = draw(logits, self._keys[requests], self._resumed_len[requests] + written)
         return sampled if greedy is None else torch.where(cold, greedy, sampled), logits
-
-    def _exclude_stops(self, logits: torch.Tensor, requests: torch.Tensor, written: torch.Tensor) -> None:
-        """``min_tokens``: no stop token before that many tokens; changes ``logits`` in place."""
-        of, stops, least = self._least_pairs
-        early = (requests[:, None] == of) & (written[:, None] < least)
-        rows = torch.arange(len(logits), device=self.device)[:, None].expand(early.shape)
-        # Adding is right for requests that share a stop token, and waits for nothing from the device.
-        at = (rows, stops.expand(early.shape))
-        logits.index_put_(at, torch.where(early, float("-inf"), 0.0), accumulate=True)
 
     def first_unread(self) -> torch.Tensor:
         """(N,) where in its input a request's junior resumes: the token before the newest, or the start of a prompt."""
