@@ -65,7 +65,7 @@ def test_sigkill_at_a_named_moment(campaign, victim, moment):
 @pytest.mark.parametrize("victim", [name for name in VICTIMS if name not in ("driver", "reward pool")])
 def test_a_worker_that_is_asked_to_end(campaign, victim):
     # Ray misses its head after a minute, before which a run of three steps may be over.
-    run = campaign(steps=60 if victim == "Ray head" else 3)
+    run = campaign(steps=20 if victim == "Ray head" else 3)
     attempt = hit_at(run, "rollout", victim, signal.SIGTERM)
     assert run.wait(attempt, END_SECONDS) not in (0, -signal.SIGKILL)
     assert run.finish(START_SECONDS) == 0, attempt.log.read_text()[-4000:]
