@@ -92,8 +92,11 @@ class TandemScheduler(Scheduler):
         if output.finish_reason is not None:
             if not request.tandem_sends_each_author:
                 output.routed_experts = encode_authorship(request.tandem_authors)
-            if RESPONSES_KEY not in (request.sampling_params.extra_args or {}):
-                output.kv_transfer_params = (output.kv_transfer_params or {}) | {AUTHORSHIP_KEY: request.tandem_authors}
+        # With a stop string any output may be the one at which the front end ends the response.
+        may_be_last = output.finish_reason is not None or request.sampling_params.stop
+        if may_be_last and RESPONSES_KEY not in (request.sampling_params.extra_args or {}):
+            mask = {AUTHORSHIP_KEY: list(request.tandem_authors)}
+            output.kv_transfer_params = (output.kv_transfer_params or {}) | mask
 
     def _authors_of(self, new_token_ids: list[int], author: int) -> list[int]:
         """The authors of a step's new tokens, from what the model runner said of the request."""

@@ -105,12 +105,13 @@ def test_authors_are_noted_and_sent_once_at_the_end(start, stock):
 
 
 def test_each_author_is_sent_where_the_front_end_may_end_the_response(start, stock):
-    scheduler, one = start(), request("a", authors=[0, 0], sends_each=True)
+    scheduler, one = start(), request("a", stop=["."], authors=[0, 0], sends_each=True)
     scheduler.requests = {"a": one}
     running, ended = EngineCoreOutput("a", [7]), EngineCoreOutput("a", [8], finish_reason=FinishReason.STOP)
     step(scheduler, stock, running)
     step(scheduler, stock, ended, authors=(0, 0))
     assert bits(running) == [1] and bits(ended) == [0]
+    assert running.kv_transfer_params == {"tandem_authorship": [0, 0, 1]}, "the front end may end the response here"
     assert ended.kv_transfer_params == {"tandem_authorship": [0, 0, 1, 0]}
 
 

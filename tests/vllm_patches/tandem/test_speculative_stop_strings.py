@@ -55,6 +55,7 @@ def seen(output) -> dict:
     """What a client reads of a response, but for log-probs' values."""
     one = output.outputs[0]
     assert len(one.authorship_mask) == len(one.token_ids) == len(one.logprobs)
+    assert output.kv_transfer_params == {AUTHORSHIP_KEY: one.authorship_mask}
     assert one.cumulative_logprob == pytest.approx(
         sum(at[token].logprob for at, token in zip(one.logprobs, one.token_ids, strict=True))
     )
@@ -146,10 +147,18 @@ def test_several_responses_are_the_same_for_each_number_of_drafts(found):
 
 def test_what_belongs_to_a_step_or_to_the_end_is_sent_once():
     log_probs = LogprobsLists(np.arange(6).reshape(3, 2), -np.arange(6.0).reshape(3, 2), np.arange(3))
-    end = dict(finish_reason=FinishReason.LENGTH, stop_reason=3, kv_transfer_params={AUTHORSHIP_KEY: [1, 0, 1]})
+    end = dict(finish_reason=FinishReason.LENGTH, stop_reason=3)
+    # Any part may be the last for the front end, and has the response's mask up to it.
+    mask = {AUTHORSHIP_KEY: [0, 1, 0, 1]}
     start = dict(events=["scheduled"], new_prompt_logprobs_tensors="of the prompt")
     whole = EngineCoreOutput(
-        "a", [5, 6, 7], new_logprobs=log_probs, routed_experts=encode_authorship([1, 0, 1]), **start, **end
+        "a",
+        [5, 6, 7],
+        new_logprobs=log_probs,
+        routed_experts=encode_authorship([1, 0, 1]),
+        kv_transfer_params=mask,
+        **start,
+        **end,
     )
     parts = one_per_token(whole)
     assert [one.new_token_ids for one in parts] == [[5], [6], [7]]
@@ -158,4 +167,5 @@ def test_what_belongs_to_a_step_or_to_the_end_is_sent_once():
         assert np.array_equal(np.concatenate(joined), field)
     assert [{name: getattr(one, name) for name in end} for one in parts] == [dict.fromkeys(end)] * 2 + [end]
     assert [{name: getattr(one, name) for name in start} for one in parts] == [start] + [dict.fromkeys(start)] * 2
+    assert [one.kv_transfer_params[AUTHORSHIP_KEY] for one in parts] == [[0, 1], [0, 1, 0], [0, 1, 0, 1]]
     assert one_per_token(parts[0]) == [parts[0]]

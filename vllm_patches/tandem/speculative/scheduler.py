@@ -10,6 +10,7 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.request import Request, RequestStatus
 
 from vllm_patches import guard
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 from vllm_patches.tandem.scheduler import TandemScheduler
 from vllm_patches.tandem.speculative.draft_length import DraftLength
 
@@ -95,6 +96,8 @@ def one_per_token(output: EngineCoreOutput) -> list[EngineCoreOutput]:
             part.routed_experts = output.routed_experts[at : at + 1]
     for part in parts[1:]:
         part.new_prompt_logprobs_tensors = part.events = None
-    for part in parts[:-1]:
-        part.finish_reason = part.stop_reason = part.kv_transfer_params = None
+    mask = (output.kv_transfer_params or {}).get(AUTHORSHIP_KEY)
+    for behind, part in zip(range(count - 1, 0, -1), parts[:-1], strict=True):
+        part.finish_reason = part.stop_reason = None
+        part.kv_transfer_params = None if mask is None else {AUTHORSHIP_KEY: mask[:-behind]}
     return parts
