@@ -1,8 +1,8 @@
 """The scheduler class of a tandem engine: carries each token's author from the model runner to the client.
 
 Two existing fields carry it: ``routed_experts``, vLLM's per-token array, which its front end concatenates per
-response into ``CompletionOutput`` (n > 1 and aborted requests included); and ``kv_transfer_params`` of a finished
-request's last output, which servers pass on as they are.
+response into ``CompletionOutput`` (also for n > 1); and ``kv_transfer_params`` of a finished request's last output,
+which servers pass on as they are.
 
 In the lazy mode it also holds decoded KV blocks back from the prefix cache until both models have written them.
 """

@@ -24,8 +24,8 @@ class Round:
         ahead: the schedules run over the drafts.
         authors: (N, K + 1) as ``ahead.authors``, the junior in rows that do not sample, which then emit nothing.
         logit_starts: (N,) first row of each request in the step's logits.
-        query_lengths: (N,) input tokens of each request up to the last whose successor is drafted or emitted; query
-            starts: (N,) where they begin in the step's input.
+        query_starts: (N,) where each request's tokens begin in the step's input.
+        query_lengths: (N,) input tokens of each request up to the last whose successor is drafted or emitted.
     """
 
     rows: np.ndarray
