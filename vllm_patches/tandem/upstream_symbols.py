@@ -250,6 +250,24 @@ TANDEM_SYMBOLS: tuple[Symbol, ...] = (
         Fields("request_id new_token_ids finish_reason kv_transfer_params routed_experts"),
     ),
     Symbol(
+        "vllm.v1.engine:EngineCoreOutputs",
+        "a refused request's end is added to them; the speculative mode splits an output into one per token",
+        Fields("outputs"),
+    ),
+    Symbol(
+        "vllm.v1.engine:EngineCoreRequest",
+        "checked by the front end and, as `Request`, by the scheduler",
+        Fields("request_id prompt_token_ids sampling_params resumable"),
+    ),
+    Symbol(
+        "vllm.v1.engine.output_processor:OutputProcessor.process_outputs",
+        "relied on: takes outputs in their order, and ignores those of a response that a stop string has ended",
+        Source(
+            "for engine_core_output in engine_core_outputs:",
+            "req_state = self.request_states.get(req_id) if req_state is None:",
+        ),
+    ),
+    Symbol(
         "vllm.v1.engine.output_processor:RequestState._new_completion_output",
         "joins the per-token arrays of a finished response",
         Source("routed_experts = np.concatenate(self.routed_experts_chunks, axis=0)"),
