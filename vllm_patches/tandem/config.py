@@ -27,6 +27,8 @@ from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, requ
 
 CONFIG_KEY = "tandem"
 WORKER = "vllm_patches.tandem.worker.TandemWorker"
+SCHEDULER = "vllm_patches.tandem.scheduler.TandemScheduler"
+SPECULATIVE_SCHEDULER = "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler"
 REASON_KEY = "tandem_mode_reason"
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 MODES = ("auto", "lazy", "lock_step", "speculative")
@@ -276,7 +278,7 @@ def engine_arguments(
         check = "vllm_patches.tandem.speculative.request_check:SpeculativeRequestCheck"
         return {
             "worker_cls": WORKER,
-            "scheduler_cls": "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler",
+            "scheduler_cls": SPECULATIVE_SCHEDULER,
             # V2 takes no logits processors: there the entry point alone checks requests.
             **({} if config.runner == "v2" else {"logits_processors": [check]}),
             "additional_config": {
@@ -288,7 +290,7 @@ def engine_arguments(
         }
     return {
         "worker_cls": WORKER,
-        "scheduler_cls": "vllm_patches.tandem.scheduler.TandemScheduler",
+        "scheduler_cls": SCHEDULER,
         "logits_processors": ["vllm_patches.tandem.request_check:RequestCheck"],
         "additional_config": {CONFIG_KEY: dict(settings), REASON_KEY: reason},
         "async_scheduling": False,
@@ -334,6 +336,11 @@ def read_tokenizer(config: TandemConfig, senior_model: str, senior_tokenizer: st
     return AutoTokenizer.from_pretrained(
         senior_tokenizer or senior_model, trust_remote_code=bool(config.junior_trust_remote_code)
     )
+
+
+def names_in_line(kind: object) -> list[str]:
+    """Qualified names of a class and of what it derives from; none of anything else."""
+    return [f"{one.__module__}.{one.__qualname__}" for one in getattr(kind, "__mro__", ())]
 
 
 def vocab_size(config: TandemConfig) -> int:

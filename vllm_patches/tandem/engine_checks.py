@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from vllm_patches import guard
-from vllm_patches.tandem.config import REASON_KEY, RequestSettings, TandemConfig
+from vllm_patches.tandem.config import (
+    REASON_KEY,
+    SCHEDULER,
+    SPECULATIVE_SCHEDULER,
+    RequestSettings,
+    TandemConfig,
+    names_in_line,
+)
 from vllm_patches.tandem.mode_choice import choose_mode
 from vllm_patches.tandem.weight_sharing import Senior, decide
 
@@ -129,17 +136,14 @@ def _runner_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
 
 def _class_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
     """A scheduler of another kind sends no mask, caches blocks that one model lacks, or takes one token a step."""
-    from vllm_patches.tandem.scheduler import TandemScheduler
-    from vllm_patches.tandem.speculative.scheduler import SpeculativeScheduler
-
-    mode, scheduler = resolve_mode(config, vllm_config), vllm_config.scheduler_config.get_scheduler_cls()
-    wanted = SpeculativeScheduler if mode == "speculative" else TandemScheduler
-    fits = issubclass(scheduler, wanted) and issubclass(scheduler, SpeculativeScheduler) == (mode == "speculative")
+    mode, given = resolve_mode(config, vllm_config), names_in_line(vllm_config.scheduler_config.get_scheduler_cls())
+    speculates = mode == "speculative"
+    wanted = SPECULATIVE_SCHEDULER if speculates else SCHEDULER
     return [
         (
-            not fits,
-            f"scheduler_cls is {scheduler.__module__}.{scheduler.__qualname__}, and mode {mode!r} takes "
-            f"{wanted.__module__}.{wanted.__qualname__}: pass all that engine_arguments returns, or its flags",
+            wanted not in given or (SPECULATIVE_SCHEDULER in given) != speculates,
+            f"scheduler_cls is {given[0]}, and mode {mode!r} takes {wanted}: pass all that engine_arguments returns, "
+            "or its flags",
         )
     ]
 

@@ -11,6 +11,7 @@ from vllm_patches.tandem.config import (
     WORKER,
     RequestSettings,
     TandemConfig,
+    names_in_line,
     read_tokenizer,
     request_settings,
     vocab_size,
@@ -119,7 +120,7 @@ def _check_worker(given: str | type) -> None:
     if isinstance(given, str):
         module, _, name = given.rpartition(".")
         given = getattr(importlib.import_module(module), name) if module else given
-    if WORKER not in (f"{kind.__module__}.{kind.__qualname__}" for kind in getattr(given, "__mro__", ())):
+    if WORKER not in names_in_line(given):
         raise TandemRefusedError(
             f"worker_cls is {given}, and an engine with a tandem section takes {WORKER}: pass all that "
             "engine_arguments returns, or its flags"

@@ -33,8 +33,8 @@ def test_a_reward_file_that_raises_as_it_is_imported_is_one_sentence(tmp_path):
     [
         ("mmap.mmap(-1, 3 << 30)", {"memory_limit": 16 << 20}, "memory_limit leaves 0.5 GiB of .*=16777216 bytes"),
         ("open('written', 'w')", {}, "algorithm.reward_faults.allow"),
-        ("time.sleep(60)", {"time_limit": 0.5}, "time_out: over 0.5 s.*time_limit=0.5 s"),
-        ("os._exit(3)", {}, "crash: the worker ended with exit code 3"),
+        ("time.sleep(60)", {"time_limit": 0.5}, "not_loaded: over 0.5 s.*time_limit=0.5 s"),
+        ("os._exit(3)", {}, "not_loaded: the worker ended with exit code 3"),
     ],
 )
 def test_a_reward_function_is_loaded_once_under_its_limits_before_ray_starts(
