@@ -20,7 +20,7 @@ if [[ $# -gt 1 || ($# -eq 1 && "$1" != --long) ]]; then
 fi
 
 # What takes as long as the first lane still does when the unit tests are done.
-LATER=(tests/end_to_end/test_{sft,stock_verl,tandem}.py tests/recipes tests/examples tests/faults)
+LATER=(tests/end_to_end/test_sft.py tests/recipes tests/examples tests/faults)
 # What takes long is listed, so that the lanes can be kept even.
 DURATIONS=(--durations=15 --durations-min=20)
 # Both lanes train in it; made here, it is not made twice at once.
