@@ -292,7 +292,8 @@ def engine_arguments(
         "worker_cls": WORKER,
         "scheduler_cls": SCHEDULER,
         "logits_processors": ["vllm_patches.tandem.request_check:RequestCheck"],
-        "additional_config": {CONFIG_KEY: dict(settings), REASON_KEY: reason},
+        # An engine finds adapters by itself and stays with auto; windows it could only refuse.
+        "additional_config": {CONFIG_KEY: {**settings, **({"mode": mode} if windows else {})}, REASON_KEY: reason},
         "async_scheduling": False,
     }
 

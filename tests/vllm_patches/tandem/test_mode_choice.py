@@ -98,6 +98,6 @@ def test_auto_avoids_what_an_engine_would_refuse(models, tmp_path):
     assert why_no_drafts(junior, senior) == "" and not has_windows(senior, junior)
     MistralConfig(sliding_window=32).save_pretrained(tmp_path / "windows")
     windows = str(tmp_path / "windows")
-    assert engine_arguments(dict(junior_model=windows), windows)["additional_config"][REASON_KEY].startswith(
-        "lock_step (attention has windows"
-    )
+    told = engine_arguments(dict(junior_model=windows), windows)["additional_config"]
+    assert told[REASON_KEY].startswith("lock_step (attention has windows")
+    assert told[CONFIG_KEY]["mode"] == "lock_step", "the engine itself would make lazy of auto, and refuse"
