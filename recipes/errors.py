@@ -13,7 +13,15 @@ class LaunchError(RecipeError):
 
 
 class ConfigError(LaunchError, ValueError):
-    """A key or a value that is unknown, contradictory or out of range."""
+    """A key or a value that is unknown, contradictory or out of range.
+
+    Attributes:
+        key: dotted name of what has to be changed, empty where no single key is to blame.
+    """
+
+    def __init__(self, message: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class DataError(LaunchError, ValueError):

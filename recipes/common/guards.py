@@ -19,7 +19,7 @@ def require(config: DictConfig, key: str, *allowed: Any, why: str) -> None:
     """
     found = OmegaConf.select(config, key)
     if found not in allowed:
-        raise ConfigError(f"{why}: set {key}={' or '.join(map(_shown, allowed))}, found {_shown(found)}")
+        raise ConfigError(f"{why}: set {key}={' or '.join(map(_shown, allowed))}, found {_shown(found)}", key)
 
 
 def require_off(config: DictConfig, *keys: str, why: str) -> None:
@@ -31,7 +31,7 @@ def require_off(config: DictConfig, *keys: str, why: str) -> None:
     for key in keys:
         if found := OmegaConf.select(config, key):
             off = "false" if found is True else "null"
-            raise ConfigError(f"{why}: set {key}={off}, found {_shown(found)}")
+            raise ConfigError(f"{why}: set {key}={off}, found {_shown(found)}", key)
 
 
 def _shown(value: Any) -> str:

@@ -56,9 +56,9 @@ def read(cls: type[T], block: Any, name: str) -> T:
         # As JSON, since only there a strict list may fill a tuple.
         return _adapter(cls).validate_json(json.dumps(plain, default=os.fspath), strict=True)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, name)) from error
+        raise ConfigError(_sentence(error, name), _key(error, name)) from error
     except TypeError as error:
-        raise ConfigError(f"{name} holds a value that no config can: {error}") from error
+        raise ConfigError(f"{name} holds a value that no config can: {error}", name) from error
 
 
 def check_value(kind: Any, value: Any, name: str) -> None:
@@ -70,7 +70,7 @@ def check_value(kind: Any, value: Any, name: str) -> None:
     try:
         _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, name)) from error
+        raise ConfigError(_sentence(error, name), _key(error, name)) from error
 
 
 def _plain(block: Any, name: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _plain(block: Any, name: str) -> dict[str, Any]:
 
         block = OmegaConf.to_container(block, resolve=True)
     if not isinstance(block, Mapping):
-        raise ConfigError(f"{name} must be a block of settings, found {block!r}")
+        raise ConfigError(f"{name} must be a block of settings, found {block!r}", name)
     return dict(block)
 
 
@@ -95,7 +95,7 @@ def _refuse_unknown(cls: type, block: Mapping[str, Any], name: str) -> None:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"unknown key {name}.{key}{hint} (known: {', '.join(known)})")
+            raise ConfigError(f"unknown key {name}.{key}{hint} (known: {', '.join(known)})", f"{name}.{key}")
     kinds = get_type_hints(cls)
     for key, value in block.items():
         nested = next((kind for kind in _alternatives(kinds[key]) if is_dataclass(kind)), None)
@@ -107,9 +107,13 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
+def _key(error: ValidationError, name: str) -> str:
+    return ".".join([name, *(str(part) for part in error.errors(include_url=False)[0]["loc"])])
+
+
 def _sentence(error: ValidationError, name: str) -> str:
     found = error.errors(include_url=False)[0]
-    where = ".".join([name, *(str(part) for part in found["loc"])])
+    where = _key(error, name)
     if found["type"] == "value_error":
         own = str(found["ctx"]["error"])
         return own if own.startswith(name) else f"{where}: {own}"
