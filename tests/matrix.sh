@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build one environment for each row of tests/matrix/rows.txt, run the unit tests and two steps of every recipe in it,
-# and keep what passed in tests/matrix/results.json, from which the README's table is made:
+# and add what passed, with the commit, to outputs/matrix/results.jsonl:
 #
 #     bash tests/matrix.sh [ROW ...]        (default: all rows)
 #

@@ -33,6 +33,9 @@ def test_what_a_document_names_exists(path):
         file = (path.parent / name).resolve() if name else path
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
             dead.append(target)
+    if path.name == "CHANGELOG.md":
+        # What was removed is named there.
+        text = ""
     dead += [name for name in FILE.findall(text) if not (ROOT / name).exists() and not (path.parent / name).exists()]
     # `my_...` stands for what the reader writes, capitals for one of several names.
     dead += [name for name in MODULE.findall(text) if not placeholder(name) and not module_exists(name)]

@@ -1,4 +1,4 @@
-"""Build the environments of `rows.txt`, test each, and write `results.json`; called by `tests/matrix.sh`.
+"""Build the environments of `rows.txt`, test each, and print what passed; called by `tests/matrix.sh`.
 
 Uses the standard library only, since it runs outside the environments that it makes.
 """
@@ -9,13 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUTPUT = ROOT / "outputs" / "matrix"
-RESULTS = HERE / "results.json"
+RESULTS = OUTPUT / "results.jsonl"
 UNITS = "tests/recipes tests/vllm_patches tests/reward_fns"
 # One configuration of each recipe, by its name in tests/end_to_end/test_configurations.py.
 RECIPES = {
@@ -174,13 +175,20 @@ def call(command: list, log: Path, *, must: bool = True, limit: int = 3000) -> i
     return code
 
 
+def commit() -> str:
+    """The checkout's commit, with `-dirty` where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
 def run(row: Row, arguments: str, recipes: list[str]) -> dict:
     """Everything about one row, as it goes into the results."""
     folder = OUTPUT / row.name
     for log in folder.glob("*.log"):
         log.unlink()
     python = build(row, folder)
-    found = versions(python) | {"outside": outside(python), "units": units(python, folder, arguments)}
+    found = {"row": row.name, "commit": commit(), "date": time.strftime("%Y-%m-%d")} | versions(python)
+    found |= {"outside": outside(python), "units": units(python, folder, arguments)}
     if arguments != UNITS:
         found["units_of"] = arguments
     found["recipes"] = {recipe: trains(python, folder, recipe) for recipe in recipes}
@@ -206,9 +214,8 @@ def main(names: list[str]) -> int:
             print(f"matrix: {name}: {error}", file=sys.stderr)
             failed += 1
             continue
-        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        kept[name] = found
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(found) + "\n")
         failed += bool(found["units"]["failed"]) or not all(found["recipes"].values())
         print(json.dumps(found), flush=True)
     return int(failed > 0)
