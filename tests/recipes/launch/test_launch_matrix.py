@@ -348,3 +348,54 @@ def test_no_cell_that_we_let_pass_is_refused_by_verl(name, launchers, tmp_path, 
     assert not wrong, f"{len(wrong)} cells pass and fail in verl:\n" + "\n".join(wrong[:20])
     assert not closed, f"no cell of these starts: {closed}"
     assert counts["passed"] > counts["refused"] / 4
+
+
+GOLDEN = Path(__file__).with_name("composed_configs.json")
+
+
+def resolved(config):
+    """Dotted keys and resolved values, as text where JSON has no such value."""
+    from omegaconf import OmegaConf
+
+    from recipes.launch.composition import _leaves
+
+    return {
+        key: json.loads(json.dumps(value, default=str))
+        for key, value in _leaves(OmegaConf.to_container(config, resolve=True), "")
+    }
+
+
+def test_composed_configs_still_say_the_same(launchers, monkeypatch, tmp_path, request):
+    """Every launcher and, with `--long`, every scale x choice against the kept configs.
+
+    Each recipe's first cell is kept whole, the others as what differs from it. `UPDATE_COMPOSED=1` writes them anew.
+    """
+    from recipes.launch.composition import compose_config
+
+    for name in ("HOME", "TOY_DIR", "SERL_DIR"):
+        monkeypatch.setenv(name, f"/{name}")
+    monkeypatch.chdir(tmp_path)
+    kept, update = {}, os.environ.get("UPDATE_COMPOSED")
+    for name in RECIPES:
+        recipe, first = recipe_of(name), None
+        rows = {" ".join(choice): choice for choice in sorted(group_choices(name))}
+        if not (update or request.config.getoption("--long")):
+            rows = dict(itertools.islice(rows.items(), 1))
+        rows |= {script: overrides for script, (owner, overrides) in launchers.items() if owner == name}
+        for row, overrides in rows.items():
+            text = json.dumps(resolved(compose_config(recipe.config_module, recipe.config_name, overrides)))
+            found = json.loads(text.replace(str(ROOT), "/ROOT").replace(str(tmp_path), "/CWD"))
+            if first is None:
+                first, kept[f"{name}: {row}"] = found, found
+                continue
+            kept[f"{name}: {row}"] = {key: value for key, value in found.items() if first.get(key, "-") != value} | {
+                key: "is not there" for key in first.keys() - found.keys()
+            }
+    if update:
+        GOLDEN.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
+    golden = json.loads(GOLDEN.read_text())
+    assert kept.keys() == golden.keys() if request.config.getoption("--long") else kept.keys() <= golden.keys()
+    for row, cell in kept.items():
+        wanted = golden[row]
+        differing = {key for key in cell.keys() | wanted.keys() if cell.get(key, "-") != wanted.get(key, "-")}
+        assert not differing, f"{row}: {sorted((key, wanted.get(key), cell.get(key)) for key in differing)[:20]}"
