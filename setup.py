@@ -63,7 +63,7 @@ setup(
         include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")],
         exclude=["*.__pycache__", "*.__pycache__.*"],
     ),
-    package_data={"": ["*.html", "*.yaml", "*.json", "*.jsonl", "*.md", "*.png", "*.sh", "*.txt"]},
+    package_data={"": ["*.yaml", "*.json", "*.jsonl", "*.md", "*.png", "*.sh", "*.txt"]},
     install_requires=BASE,
     extras_require=EXTRAS,
     entry_points={

@@ -5,15 +5,16 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from policy import EOS, log_probs_of, sample
 from two_styles import ALPHABET, MAX_TOKENS, is_right, make_prompt, schedules_of, share_of_a, write_jointly
 
 from recipes.evaluation.legibility import cross_entropy
-from recipes.evaluation.transfer_utility import first_order, percents
 from recipes.tandem.authorship import response_identity
 
 QUESTIONS, TRACES = 300, 100
+EDGES = range(2, 101, 2)
 
 
 @torch.no_grad()
@@ -67,11 +68,20 @@ def transfer(junior, traces: Sequence[tuple[str, str]], generator: torch.Generat
         written = sample(junior, ALPHABET, [job[2] for job in batch], max_tokens=MAX_TOKENS, generator=generator)
         for (row, cut, _), text in zip(batch, written.texts, strict=True):
             right[row, cut] = is_right(traces[row][0], text)
-    utilities = [
-        first_order(percents(range(len(found)), len(found)), [right[row, cut] for cut in range(len(found))])
-        for row, found in enumerate(sentences)
-    ]
+    utilities = [first_order([right[row, cut] for cut in range(len(found))]) for row, found in enumerate(sentences)]
     return _mean(utilities), _mean([right[row, 0] for row in range(len(traces))])
+
+
+def first_order(right: Sequence[bool]) -> float:
+    """First-order transfer utility of one response (arXiv 2603.20508).
+
+    The mean of the junior's accuracy at 2, 4, ..., 100 percent of the response: linear between the cuts, flat outside.
+
+    Args:
+        right: for each number of sentences given, from none to all but the last, whether the junior was right.
+    """
+    given = [100 * cut / len(right) for cut in range(len(right))]
+    return float(np.interp(EDGES, given, np.asarray(right, dtype=float)).mean())
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -72,9 +72,10 @@ def describe(name: str) -> dict[str, Any]:
     path = files("recipes.evaluation").joinpath("config", "benchmark", f"{name}.yaml")
     if not path.is_file():
         if name in GRADED_ELSEWHERE:
-            raise ConfigError(f"{name} is not graded here: {GRADED_ELSEWHERE[name]}")
+            raise ConfigError(f"{name} is not graded here: {GRADED_ELSEWHERE[name]}", "benchmarks")
         raise ConfigError(
-            f"no benchmark {name!r}; expected a jsonl, json or parquet file, or one of {', '.join(known_benchmarks())}"
+            f"no benchmark {name!r}; expected a jsonl, json or parquet file, or one of {', '.join(known_benchmarks())}",
+            "benchmarks",
         )
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
@@ -111,7 +112,9 @@ def load(
     found = prepared_data.read(data_dir, card["name"]) if path is None and data_dir is not None else None
     shots: Mapping[str, tuple[str, ...]] = {}
     if with_shots and "shots" not in card:
-        raise ConfigError(f"{card['name']} brings no worked examples of its own; name a preset in prompt.few_shot")
+        raise ConfigError(
+            f"{card['name']} brings no worked examples of its own; name a preset in prompt.few_shot", "prompt.few_shot"
+        )
     if found is not None:
         problems, source, shots = found.problems, {**card["source"], **found.manifest}, found.shots
     else:
@@ -142,7 +145,8 @@ def source_rows(card: Mapping[str, Any], path: str | None) -> tuple[Rows, dict[s
         return read_rows(Path(path)), {"path": str(path), "source_sha256": file_checksum(Path(path))}
     if not has_public_source(card["source"]):
         raise ConfigError(
-            f"{card['name']}: give the data as data.{card['name']}=FILE; {card['source'].get('note', '')}".strip()
+            f"{card['name']}: give the data as data.{card['name']}=FILE; {card['source'].get('note', '')}".strip(),
+            f"data.{card['name']}",
         )
     rows, checksum = fetch(card["source"])
     return rows, {"source_sha256": checksum} if checksum else {}

@@ -20,12 +20,12 @@ from typing import Any
 
 from recipes.common import files
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation.browse import read_outputs
 from recipes.evaluation.grading import Grade
 from recipes.evaluation.intervals import Interval
 from recipes.evaluation.macro import macro_mean, macro_scores, read_macros
 from recipes.evaluation.metrics import MetricOptions, per_problem
 from recipes.evaluation.paired import Comparison, compare, holm, sign_flip_p_value
+from recipes.evaluation.sample_store import read_graded
 
 Scores = dict[str, dict[str, float]]
 
@@ -76,7 +76,7 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
         except (OSError, ValueError) as error:
             raise DataError(f"{folder} holds no run card of an evaluation: {error}") from error
         models: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        for (model, benchmark), rows in read_outputs([folder]).items():
+        for (model, benchmark), rows in read_graded(folder).items():
             models.setdefault(model, {})[benchmark] = rows
         for model, benchmarks in models.items():
             graded = {name: _grades(rows) for name, rows in benchmarks.items()}

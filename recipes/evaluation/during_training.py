@@ -51,7 +51,8 @@ def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = N
     if not every or not every[-1].isdecimal() or int(every[-1]) < 1:
         raise ConfigError(
             f"{BLOCK}.every: expected a number of steps from 1, found {every[-1] if every else 'none'}; "
-            f"evaluation during training needs {BLOCK}.every=N {BLOCK}.benchmarks=[...]"
+            f"evaluation during training needs {BLOCK}.every=N {BLOCK}.benchmarks=[...]",
+            f"{BLOCK}.every",
         )
     for item in others:
         key = item.lstrip("+~").partition("=")[0]
@@ -59,19 +60,22 @@ def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = N
         if root in DECIDED_BY_TRAINING:
             raise ConfigError(
                 f"{BLOCK}.{root} has no place in training: the policy's rollout engines write the responses, and the "
-                "run's folder of checkpoints gets the results"
+                "run's folder of checkpoints gets the results",
+                f"{BLOCK}.{root}",
             )
         if key in READINGS_INSTEAD:
             raise ConfigError(
                 f"{BLOCK}.{key} has no place in training: the policy is evaluated alone, and beside it with a partner "
-                f"where {BLOCK}.partner.readings=[...] asks for it"
+                f"where {BLOCK}.partner.readings=[...] asks for it",
+                f"{BLOCK}.{key}",
             )
     asked = {item.lstrip("+~").partition("=")[0] for item in others}
     if "partner.readings" in asked and "partner.model" not in asked:
         if junior is None:
             raise ConfigError(
                 f"{BLOCK}.partner.readings needs a partner, and this run has no junior: give "
-                f"'{BLOCK}.partner.model={{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}'"
+                f"'{BLOCK}.partner.model={{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}'",
+                f"{BLOCK}.partner.model",
             )
         others.append(f"partner.model={junior}")
         if "legibility.responses" not in asked:
@@ -79,7 +83,8 @@ def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = N
     elif (readings := _settings(others).readings) is not None and not readings.model.endpoints:
         raise ConfigError(
             f"{BLOCK}.partner.model={readings.model.path} would have to be loaded beside the rollout engines; give "
-            f"'{{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}', or nothing where the engines hold it"
+            f"'{{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}', or nothing where the engines hold it",
+            f"{BLOCK}.partner.model",
         )
     if _settings(others).sampling["max_tokens"] is None:
         others.append(f"sampling.max_tokens={max_tokens}")
@@ -104,17 +109,20 @@ def add(config: Any, arguments: Sequence[str]) -> None:
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     if rollout.name not in ("vllm", TANDEM_ROLLOUT):
         raise ConfigError(
-            f"{BLOCK}.every needs vLLM's rollout engine, found actor_rollout_ref.rollout.name={rollout.name}"
+            f"{BLOCK}.every needs vLLM's rollout engine, found actor_rollout_ref.rollout.name={rollout.name}",
+            "actor_rollout_ref.rollout.name",
         )
     lora = model.get("lora") or {}
     if (lora.get("rank") or model.get("lora_rank") or 0) > 0 and not lora.get("merge"):
         raise ConfigError(
             f"{BLOCK}.every would ask the rollout engine's base model, without the LoRA adapter; set "
-            "actor_rollout_ref.model.lora.merge=true, or evaluate the checkpoints"
+            "actor_rollout_ref.model.lora.merge=true, or evaluate the checkpoints",
+            "actor_rollout_ref.model.lora.merge",
         )
     if model.get("custom_chat_template"):
         raise ConfigError(
-            f"{BLOCK}.every takes the chat template of the model's tokenizer; save custom_chat_template with it instead"
+            f"{BLOCK}.every takes the chat template of the tokenizer; save custom_chat_template with it instead",
+            "actor_rollout_ref.model.custom_chat_template",
         )
     from transformers import AutoTokenizer
 
@@ -159,7 +167,8 @@ def require_fit(benchmark: Benchmark, tokenizer: Any, settings: Settings, window
         raise ConfigError(
             f"{BLOCK}.benchmarks: the longest prompt of {benchmark.name} has {longest} tokens, and with "
             f"{BLOCK}.sampling.max_tokens={limit} that exceeds the {window} of "
-            "actor_rollout_ref.rollout.max_model_len: raise that, or lower the limit"
+            "actor_rollout_ref.rollout.max_model_len: raise that, or lower the limit",
+            f"{BLOCK}.sampling.max_tokens",
         )
 
 
@@ -214,7 +223,7 @@ def log_entries(summary: Mapping[str, Any]) -> dict[str, float]:
 def _means(name: str, result: Mapping[str, Any]) -> dict[str, float]:
     found = {f"{name}/{metric}": interval["mean"] for metric, interval in result.get("metrics", {}).items()}
     named = {"ratio": "handoff_ratio", "gap": "handoff_gap", "legibility": "legibility"}
-    for short, key in (named | {"transfer_utility": "transfer_utility"}).items():
+    for short, key in named.items():
         values = result.get(key, {})
         found |= {f"{name}/{short}/{number}": float(value) for number, value in values.items() if value is not None}
     return found
@@ -224,4 +233,4 @@ def _settings(arguments: Sequence[str]) -> Settings:
     try:
         return read_settings([f"models=[{POLICY}]", *arguments])
     except ConfigError as error:
-        raise ConfigError(f"{BLOCK}: {error}") from error
+        raise ConfigError(f"{BLOCK}: {error}", f"{BLOCK}.{error.key}" if error.key else "") from error

@@ -106,14 +106,15 @@ class Generator:
         folder = self._spec.tokenizer if self._spec.endpoints else self.source
         if folder is None:
             raise ConfigError(
-                f"{self._spec.name}: sampling.preset=model needs tokenizer=, the folder of the endpoint's own"
+                f"{self._spec.name}: sampling.preset=model needs tokenizer=, the folder of the endpoint's own", "models"
             )
         try:
             return GenerationConfig.from_pretrained(folder).to_diff_dict()
         except OSError as error:
             raise ConfigError(
                 f"{self._spec.name}: sampling.preset=model needs a generation_config.json, and {folder} has none; set "
-                "sampling.temperature and sampling.max_tokens instead"
+                "sampling.temperature and sampling.max_tokens instead",
+                "sampling.preset",
             ) from error
 
     def samples(self, benchmark: Benchmark, name: str, on_done: OnDone = ignore) -> dict[str, list[SampledResponse]]:
@@ -177,7 +178,8 @@ class Generator:
             if not self._settings.prompt.chat_template:
                 raise ConfigError(
                     f"{self._spec.name}: a bare prompt for an endpoint needs its tokenizer; give the model as "
-                    "{endpoint: ..., model: ..., tokenizer: ...}"
+                    "{endpoint: ..., model: ..., tokenizer: ...}",
+                    "models",
                 )
             return Request(problem.id, messages(problem, benchmark, self._settings.prompt), seed)
         return Request(problem.id, encode(tokenizer, problem, benchmark, self._settings.prompt), seed)

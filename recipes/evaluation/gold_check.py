@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipes.evaluation import bbeh
 from recipes.evaluation.problem import Problem
 from reward_fns import multiple_choice
 from reward_fns.check_dataset import check
@@ -19,7 +18,7 @@ def faulty_golds(
     """The problems whose gold answer cannot serve, with the reason, by problem id; unlabelled ones are left out.
 
     Args:
-        kind: "math", "multiple_choice" or "bbeh".
+        kind: "math" or "multiple_choice".
         grading: the benchmark's grading options; `letters` limits the options of a multiple choice.
     """
     labelled = [problem for problem in problems if problem.gold is not None]
@@ -27,9 +26,6 @@ def faulty_golds(
         letters = grading.get("letters", DEFAULT_LETTERS)
         found = {problem.id: _choice_fault(problem, letters) for problem in labelled}
         return {problem: fault for problem, fault in found.items() if fault}
-    if kind == "bbeh":
-        judged = {problem.id: bbeh.score(f"The answer is: {problem.gold}", problem.gold) for problem in labelled}
-        return {problem: found.reason for problem, found in judged.items() if found.reason}
     # Many problems have the same answer, which needs one check.
     distinct = {repr(problem.gold): problem.gold for problem in labelled}
     with Pool(workers) as pool:

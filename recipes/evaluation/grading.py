@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from recipes.evaluation import bbeh
 from recipes.evaluation.denominators import UNPARSABLE
 from recipes.evaluation.mmlu_pro import LETTERS, guess_is_right
 from recipes.evaluation.sample_store import SampledResponse
@@ -12,7 +11,7 @@ from reward_fns import math, multiple_choice
 from reward_fns.majority import majority_vote
 from reward_fns.result import Score
 
-Kind = Literal["math", "multiple_choice", "bbeh"]
+Kind = Literal["math", "multiple_choice"]
 _CHUNK = 4096
 
 
@@ -51,16 +50,11 @@ def grade(
         samples: responses by problem.
         golds: gold answer by problem.
         options: for "math" those of `reward_fns.math.MathOptions`, for "multiple_choice" those of
-            `reward_fns.multiple_choice.score`; none for "bbeh".
+            `reward_fns.multiple_choice.score`.
         classes: also find the classes of equal answers, which maj@k needs.
         choices: number of options of each problem. With `guess` in the options, a response without a readable letter is
             right if MMLU-Pro's guess among them hits, and its reason is "guessed".
-
-    Raises:
-        ValueError: an unknown kind.
     """
-    if kind not in get_args(Kind):
-        raise ValueError(f"found kind {kind!r}; expected {', '.join(get_args(Kind))}")
     options = dict(options or {})
     guess = bool(options.pop("guess", False)) and choices is not None
     flat = [(problem, sample) for problem, found in samples.items() for sample in found]
@@ -86,8 +80,6 @@ def _guess(options: int, gold: Any) -> bool:
 def _judge(kind: Kind, chunk: Sequence[tuple[str, SampledResponse]], golds: Mapping[str, Any], options: dict) -> list:
     if kind == "math":
         return math.score_batch([s.response for _, s in chunk], [golds[problem] for problem, _ in chunk], **options)
-    if kind == "bbeh":
-        return [bbeh.score(sample.response, golds[problem]) for problem, sample in chunk]
     return [multiple_choice.score(sample.response, golds[problem], **options) for problem, sample in chunk]
 
 

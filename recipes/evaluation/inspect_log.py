@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes.common import files
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation.browse import read_outputs
+from recipes.evaluation.sample_store import read_graded
 
 SCORER = "verl_duets"
 _LOG_VERSION = 2
@@ -118,7 +118,7 @@ def export(folder: Path, output: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} is no output folder of a finished evaluation: {error}") from error
     written = []
-    for (model, benchmark), rows in read_outputs([folder]).items():
+    for (model, benchmark), rows in read_graded(folder).items():
         changed = (folder / model / f"{benchmark}.samples.jsonl").stat().st_mtime
         created = datetime.fromtimestamp(int(changed), UTC).isoformat()
         log = log_of(model, benchmark, rows, summary["models"][model][benchmark], card, created)

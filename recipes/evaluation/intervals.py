@@ -32,15 +32,13 @@ def bootstrap_mean(
         level: share of the bootstrap distribution between the bounds, in (0, 1).
 
     Raises:
-        ValueError: no values, a value that is not finite, or a level outside (0, 1).
+        ValueError: no values, or one that is not finite.
     """
     scores = np.asarray(values, dtype=np.float64)
     if scores.size == 0:
         raise ValueError("found no problems to average over; expected at least one")
     if not np.isfinite(scores).all():
         raise ValueError(f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers")
-    if not 0 < level < 1:
-        raise ValueError(f"found level={level}; expected a number between 0 and 1")
     generator = np.random.default_rng(seed)
     rows = max(1, _CHUNK // scores.size)
     means = np.concatenate(
@@ -57,12 +55,10 @@ def wilson(successes: float, trials: int, *, level: float = 0.95) -> Interval:
     """Interval of a proportion (Wilson 1927, score interval without continuity correction).
 
     Raises:
-        ValueError: impossible counts, or a level outside (0, 1).
+        ValueError: impossible counts.
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"expected 0 <= successes <= trials and trials >= 1, got {successes} of {trials}")
-    if not 0 < level < 1:
-        raise ValueError(f"found level={level}; expected a number between 0 and 1")
     z = NormalDist().inv_cdf((1 + level) / 2)
     share = successes / trials
     centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)

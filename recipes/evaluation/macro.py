@@ -23,11 +23,13 @@ def read_macros(config: Mapping[str, Any] | None) -> dict[str, Macro]:
     for name, parts in (config or {}).items():
         listed = isinstance(parts, list) and parts
         if not listed or not all(isinstance(part, str) or (isinstance(part, list) and part) for part in parts):
-            raise ConfigError(f"macro.{name}: expected a list of benchmarks or of lists of them, found {parts!r}")
+            raise ConfigError(
+                f"macro.{name}: expected a list of benchmarks or of lists of them, found {parts!r}", f"macro.{name}"
+            )
         macro = tuple((part,) if isinstance(part, str) else tuple(map(str, part)) for part in parts)
         named = [benchmark for part in macro for benchmark in part]
         if len(set(named)) != len(named):
-            raise ConfigError(f"macro.{name} names a benchmark twice: {named}")
+            raise ConfigError(f"macro.{name} names a benchmark twice: {named}", f"macro.{name}")
         found[name] = macro
     return found
 

@@ -12,16 +12,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from recipes.common import files
-from recipes.common.rows import read_rows
 from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchError
 from recipes.evaluation import handoff, partner_readings, presentation
 from recipes.evaluation.benchmark import Benchmark, load
-from recipes.evaluation.foreign_samples import is_lighteval, is_lm_eval, read_foreign
 from recipes.evaluation.generation import Generator
 from recipes.evaluation.grading import Grade, grade
 from recipes.evaluation.macro import macro_results
@@ -47,7 +44,7 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     try:
         settings.output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output_dir: {settings.output_dir} cannot be made: {error}") from error
+        raise ConfigError(f"output_dir: {settings.output_dir} cannot be made: {error}", "output_dir") from error
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
     written: dict[str, dict[str, Any]] = {}
@@ -64,11 +61,11 @@ def evaluate(settings: Settings) -> dict[str, Any]:
                 raise DataError(f"{name} on {benchmark.name}: {error}") from error
             result["groups"] = _by_group(benchmark, per_problem(graded, settings.metrics)[0])
             summary["models"].setdefault(name, {})[benchmark.name] = result
-            written.setdefault(name, {})[benchmark.name] = (samples, graded)
+            written.setdefault(name, {})[benchmark.name] = samples
             scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
     if settings.partner and settings.handoff.solo:
         _add_ratios(settings, summary)
-    partner_readings.add_readings(settings, benchmarks, written, cards, summary, partial(_grade, settings))
+    partner_readings.add_readings(settings, benchmarks, written, summary)
     summary["macros"] = {
         name: macro_results(settings.macro, found, level=settings.metrics.level, seed=settings.metrics.seed)
         for name, found in scores.items()
@@ -156,10 +153,7 @@ def _graded(settings: Settings, benchmark: Benchmark, generator: Generator, name
 
 
 def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[SampledResponse]]:
-    """Saved responses by problem: a file of ours, or a sample file of lm-evaluation-harness or lighteval."""
-    rows = read_rows(path)
-    if is_lm_eval(rows) or is_lighteval(rows):
-        return read_foreign(rows, benchmark.problems, str(path))
+    """Saved responses by problem."""
     found: dict[str, dict[int, SampledResponse]] = {}
     for sample in read_samples(path)[1]:
         found.setdefault(sample.problem, {})[sample.sample] = sample

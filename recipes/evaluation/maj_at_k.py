@@ -26,10 +26,8 @@ def maj_at_k(
             is a class of its own, which can win and is wrong.
 
     Raises:
-        ValueError: unless 1 <= k <= n, or for an unknown `abstention`.
+        ValueError: unless 1 <= k <= n.
     """
-    if abstention not in ("silent", "vote"):
-        raise ValueError(f"found abstention={abstention!r}; expected 'silent' or 'vote'")
     n = len(classes)
     if not 1 <= k <= n:
         raise ValueError(f"maj@{k} needs at least {k} responses per problem and k >= 1, found n={n}; sample more")

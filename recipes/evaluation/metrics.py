@@ -10,7 +10,7 @@ from recipes.evaluation.denominators import Rule, counts, denominator
 from recipes.evaluation.grading import Grade, right_classes
 from recipes.evaluation.intervals import bootstrap_mean
 from recipes.evaluation.maj_at_k import Abstention, maj_at_k, majority_of_first
-from recipes.evaluation.pass_at_k import g_pass_at_k, mg_pass_at_k, pass_at_k
+from recipes.evaluation.pass_at_k import pass_at_k
 from recipes.evaluation.sample_store import SampledResponse
 
 
@@ -24,7 +24,6 @@ class MetricOptions:
         majority: "expected", exact over every choice of k responses, or "first", the vote of the first k as published
             scripts count it.
         abstention: whether having no answer is a vote.
-        g_pass: shares tau of G-Pass@k, for every k above 1; mG-Pass@k comes with them.
         level: of the intervals.
         seed: of the bootstrap.
     """
@@ -33,7 +32,6 @@ class MetricOptions:
     denominator: Rule = "all"
     majority: Literal["expected", "first"] = "expected"
     abstention: Abstention = "silent"
-    g_pass: Sequence[float] = ()
     level: float = 0.95
     seed: int = 0
 
@@ -64,10 +62,6 @@ def per_problem(
             found[f"pass@{k}"] = pass_at_k(len(counted), right, k)
             if k > 1:
                 found[f"maj@{k}"] = _majority(counted, k, options)
-            if k > 1 and options.g_pass:
-                for tau in options.g_pass:
-                    found[f"g-pass@{k}:{tau:g}"] = g_pass_at_k(len(counted), right, k, tau)
-                found[f"mg-pass@{k}"] = mg_pass_at_k(len(counted), right, k)
         for name, score in found.items():
             scores.setdefault(name, {})[problem] = score
     return scores, dropped

@@ -28,7 +28,7 @@ _KINDS: dict[str, Any] = {
     "engines": Count,
     "score_only": Text | None,
     "sampling": dict[str, Any],
-    "sampling.preset": Text,
+    "sampling.preset": Literal["greedy", "model"],
     "sampling.n": Count,
     "sampling.temperature": NonNegative | None,
     "sampling.top_p": PositiveShare | None,
@@ -41,7 +41,6 @@ _KINDS: dict[str, Any] = {
     "metrics.denominator": Rule,
     "metrics.majority": Literal["expected", "first"],
     "metrics.abstention": Abstention,
-    "metrics.g_pass": list[float],
     "grading": dict[str, Any],
     "grading.math": dict[str, Any],
     "grading.math.mode": math.Mode,
@@ -54,6 +53,7 @@ _KINDS: dict[str, Any] = {
     "grading.multiple_choice.guess": bool | None,
     "handoff": dict[str, Any],
     "legibility": dict[str, Any],
+    "legibility.responses": Count | None,
     "partner": dict[str, Any],
     "engine": dict[str, Any],
 }
@@ -72,4 +72,6 @@ def check_options(config: Mapping[str, Any]) -> None:
         check_value(kind, value, name)
     named = [entry.rpartition("/")[2].partition(".")[0] for entry in config["benchmarks"]]
     if len(set(named)) < len(named):
-        raise ConfigError(f"benchmarks: two have the same name in {config['benchmarks']}, and so one place for results")
+        raise ConfigError(
+            f"benchmarks: two have the same name in {config['benchmarks']}, and so one place for results", "benchmarks"
+        )

@@ -1,19 +1,14 @@
-"""What is read with a partner beside a model's own responses: both handoffs, legibility, and transfer utility."""
+"""What is read with a partner beside a model's own responses: both handoffs, and legibility."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from recipes.common import files
-from recipes.common.sampling import Sampling
 from recipes.errors import DataError, EnvironmentProblem
-from recipes.evaluation import legibility, transfer_utility
+from recipes.evaluation import legibility
 from recipes.evaluation.benchmark import Benchmark
 from recipes.evaluation.checkpoint import model_folder
-from recipes.evaluation.continuations import Continuations, right_traces
-from recipes.evaluation.denominators import UNPARSABLE
 from recipes.evaluation.generation import endpoint_engine, source_of
-from recipes.evaluation.grading import Grade
 from recipes.evaluation.handoff import handoff_ratio
 from recipes.evaluation.prompts import encode
 from recipes.evaluation.sample_store import SampledResponse
@@ -22,7 +17,6 @@ from recipes.evaluation.vllm_engine import VllmEngine
 from recipes.evaluation.weights_reader import WeightsReader
 
 Samples = Mapping[str, Sequence[SampledResponse]]
-Judge = Callable[[Benchmark, Samples], dict[str, list[Grade]]]
 
 
 def variants(spec: ModelSpec, settings: Settings) -> list[tuple[str, Settings]]:
@@ -66,7 +60,7 @@ def _compare(joint: dict[str, Any], solo: Mapping[str, Any]) -> None:
 
 
 class Partner:
-    """A partner that reads texts and goes on from them; its engine is loaded when first needed."""
+    """A partner that reads texts; its engine is loaded when first needed."""
 
     def __init__(self, spec: ModelSpec, settings: Settings):
         """Resolve the model, which may export a verl checkpoint.
@@ -118,66 +112,17 @@ class Partner:
             found |= {"nats_per_token": mean, "tokens": tokens}
         return found
 
-    def transfer(
-        self,
-        name: str,
-        benchmark: Benchmark,
-        samples: Samples,
-        graded: Mapping[str, Sequence[Grade]],
-        sampling: Sampling,
-        judge: Judge,
-    ) -> dict[str, Any]:
-        """Transfer utility of a model's right responses to a benchmark, with each response's curve in a file.
-
-        Returns:
-            What `transfer_utility.summarise` gives, and `left_out`: responses too long for the partner's window.
-
-        Raises:
-            LaunchError: an engine that fails, or continuations of other settings in the output folder.
-        """
-        options, folder = self._settings.transfer, self._settings.output_dir / name
-        traces = right_traces(samples, graded, options.traces)
-        if not traces:
-            return transfer_utility.summarise([]) | {"left_out": 0}
-        runs = Continuations(self.engine, self.source, self._settings, benchmark, traces, sampling)
-        if not runs.traces:
-            return transfer_utility.summarise([]) | {"left_out": len(traces)}
-        written = runs.write(folder / f"{benchmark.name}.transfer_written.jsonl")
-        judged = judge(benchmark, written)
-        if runs.forcing:
-            without = {
-                (problem, row)
-                for problem, grades in judged.items()
-                for row, grade in enumerate(grades)
-                if grade.reason.partition(":")[0] in UNPARSABLE
-            }
-            written = runs.force(folder / f"{benchmark.name}.transfer_forced.jsonl", written, without)
-            judged = judge(benchmark, written)
-        rows = []
-        for problem, trace in runs.traces.items():
-            if any(grade.status != "score" for grade in judged[problem]):
-                continue
-            given = transfer_utility.percents(trace.cuts, len(trace.sentences))
-            right = [float(grade.right) for grade in judged[problem]]
-            rows.append({"problem": problem, "cuts": trace.cuts, "percents": given, "right": right})
-        files.write_json_lines(folder / f"{benchmark.name}.transfer.jsonl", rows)
-        found = transfer_utility.summarise([(row["percents"], row["right"]) for row in rows])
-        return found | {"left_out": len(traces) - len(rows)}
-
 
 def add_readings(
     settings: Settings,
     benchmarks: Sequence[Benchmark],
-    written: Mapping[str, Mapping[str, tuple[Samples, Mapping[str, Sequence[Grade]]]]],
-    cards: Mapping[str, Mapping[str, Any]],
+    written: Mapping[str, Mapping[str, Samples]],
     summary: dict[str, Any],
-    judge: Judge,
 ) -> None:
-    """Add legibility and transfer utility, where they are asked for, to the results.
+    """Add legibility, where it is asked for, to the results.
 
     Args:
-        written: model -> benchmark -> its responses and their grades.
-        cards: model -> `sampling` -> benchmark: how they were sampled.
+        written: model -> benchmark -> its responses.
 
     Raises:
         LaunchError: with the name of the reading that failed.
@@ -187,58 +132,33 @@ def add_readings(
         written = {model.name: written[model.name] for model in settings.models if model.name in written}
     else:
         spec, wanted = settings.legibility, ("legibility",)
-    if spec is None or not {"legibility", "transfer_utility"} & set(wanted):
+    if spec is None or "legibility" not in wanted:
         return
     partner = Partner(spec, settings)
     by_name = {benchmark.name: benchmark for benchmark in benchmarks}
     for model, results in written.items():
-        for name, (samples, graded) in results.items():
-            reading = ""
+        for name, samples in results.items():
             try:
-                if "legibility" in wanted:
-                    reading = "legibility"
-                    summary["models"][model][name][reading] = partner.legibility(samples, by_name[name])
-                if "transfer_utility" in wanted:
-                    reading = "transfer_utility"
-                    sampling = Sampling(**cards[model]["sampling"][name])
-                    found = partner.transfer(model, by_name[name], samples, graded, sampling, judge)
-                    summary["models"][model][name][reading] = found
+                found = summary["models"][model][name]["legibility"] = partner.legibility(samples, by_name[name])
             except (EnvironmentProblem, DataError) as error:
-                raise type(error)(f"{reading} of {model} on {name}: {error}") from error
-            _say_what_is_missing(model, name, summary["models"][model][name])
-
-
-def _say_what_is_missing(model: str, benchmark: str, result: Mapping[str, Any]) -> None:
-    for reading, number, left_out in (
-        ("legibility", "nats_per_token", "responses_left_out"),
-        ("transfer_utility", "first_order", "left_out"),
-    ):
-        if reading in result and number not in result[reading]:
-            count = result[reading][left_out]
-            why = f"{count} responses are too long or could not be judged" if count else "no right response is finished"
-            print(f"{reading} of {model} on {benchmark} has no value: {why}")
-
-
-# reading -> number -> what weighs a benchmark among those that a macro average pools
-_WEIGHTS = {
-    "legibility": {"nats_per_token": "tokens"},
-    "transfer_utility": {"first_order": "traces", "alone": "traces"},
-}
+                raise type(error)(f"legibility of {model} on {name}: {error}") from error
+            if "nats_per_token" not in found:
+                left_out = found["responses_left_out"]
+                print(f"legibility of {model} on {name} has no value: {left_out} responses are too long")
 
 
 def add_macros(summary: dict[str, Any]) -> None:
-    """Give every macro average the readings of its benchmarks; one that lacks a value has none."""
+    """Give every macro average the legibility of its benchmarks, weighed by tokens; one that lacks a value has none."""
     for model, macros in summary["macros"].items():
         results = summary["models"][model]
         for macro in macros.values():
             if "metrics" not in macro:
                 continue
-            for reading, numbers in _WEIGHTS.items():
-                for number, weight in numbers.items():
-                    parts = [[results[name].get(reading, {}) for name in part] for part in macro["parts"]]
-                    if all(number in found for part in parts for found in part):
-                        means = [
-                            sum(found[number] * found[weight] for found in part) / sum(found[weight] for found in part)
-                            for part in parts
-                        ]
-                        macro.setdefault(reading, {})[number] = sum(means) / len(means)
+            parts = [[results[name].get("legibility", {}) for name in part] for part in macro["parts"]]
+            if all("nats_per_token" in found for part in parts for found in part):
+                means = [
+                    sum(found["nats_per_token"] * found["tokens"] for found in part)
+                    / sum(found["tokens"] for found in part)
+                    for part in parts
+                ]
+                macro["legibility"] = {"nats_per_token": sum(means) / len(means)}

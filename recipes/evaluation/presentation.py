@@ -130,24 +130,18 @@ def partner_tables(summary: Summary) -> list[PartnerTable]:
                     ]
                 rows.append(row)
         found.append(("Handoffs, in percent", header, rows))
-    header = ["model", "benchmark", "legibility, nats per token", "FOTU", "partner alone", "SOTU", "regression rate"]
     rows = [
         [
             model,
             benchmark,
             _number(result.get("legibility", {}).get("nats_per_token")),
-            *(_number(result.get("transfer_utility", {}).get(key)) for key in TRANSFER_NUMBERS),
-            str(result.get("transfer_utility", {}).get("traces", "-")),
         ]
         for model, benchmark, results in places
-        if {"legibility", "transfer_utility"} & (result := results[benchmark]).keys()
+        if "legibility" in (result := results[benchmark])
     ]
     if rows:
-        found.append(("The partner's reading", [*header, "responses cut"], rows))
+        found.append(("The partner's reading", ["model", "benchmark", "legibility, nats per token"], rows))
     return found
-
-
-TRANSFER_NUMBERS = ("first_order", "alone", "second_order", "regression_rate")
 
 
 def _results(summary: Summary, model: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def few_shot_text(preset: str | None) -> str:
     path = folder.joinpath(f"{preset}.yaml")
     if not path.is_file():
         known = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
-        raise ConfigError(f"no few-shot preset {preset!r}; there are {', '.join(known)}")
+        raise ConfigError(f"no few-shot preset {preset!r}; there are {', '.join(known)}", "prompt.few_shot")
     card = yaml.safe_load(path.read_text(encoding="utf-8"))
     shots = [
         card["template"].replace("{question}", shot["question"]).replace("{answer}", shot["answer"])
@@ -97,7 +97,8 @@ def encode(tokenizer: Any, problem: Problem, benchmark: Benchmark, options: Prom
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 "the tokenizer has no chat template; for a base model set prompt.chat_template=false, or give the "
-                "model a tokenizer with one"
+                "model a tokenizer with one",
+                "prompt.chat_template",
             )
         extra = {} if options.thinking is None else {"enable_thinking": options.thinking}
         text = tokenizer.apply_chat_template(
@@ -125,7 +126,7 @@ def _with_bos(tokenizer: Any, ids: list[int], bos: bool | None) -> list[int]:
     token = tokenizer.bos_token_id
     if token is None:
         if bos:
-            raise ConfigError("prompt.bos=true, but the tokenizer has no BOS token")
+            raise ConfigError("prompt.bos=true, but the tokenizer has no BOS token", "prompt.bos")
         return ids
     bare = ids[1:] if ids[:1] == [token] else ids
     return [token, *bare] if bos else bare

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from recipes.common.journal import Journal, read_records, read_settings
-from recipes.errors import JournalError
+from recipes.common.rows import read_rows
+from recipes.errors import DataError, JournalError
 from reward_fns.completions import Answer
 
 
@@ -112,6 +113,19 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[SampledRespons
         JournalError: a line before the last cannot be read.
     """
     return read_settings(path), list(_samples(path, read_records([path], torn_end=True)))
+
+
+def read_graded(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The graded samples in the output folder of an evaluation, by (model, benchmark).
+
+    Raises:
+        DataError: a folder without graded samples.
+    """
+    suffix = ".samples.jsonl"
+    paths = sorted(folder.glob(f"*/*{suffix}"))
+    if not paths:
+        raise DataError(f"{folder} holds no MODEL/BENCHMARK{suffix}; expected the output_dir of an evaluation")
+    return {(path.parent.name, path.name.removesuffix(suffix)): read_rows(path) for path in paths}
 
 
 def _samples(path: Path, records: Iterable[Mapping[str, Any]]) -> Iterable[SampledResponse]:

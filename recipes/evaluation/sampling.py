@@ -40,10 +40,8 @@ def resolve(config: Mapping[str, Any], generation_config: Mapping[str, Any] | No
         benchmark: whose entry in `budgets` replaces the response limit.
 
     Raises:
-        ConfigError: an unknown preset, or values out of range.
+        ConfigError: values out of range.
     """
-    if config["preset"] not in ("greedy", "model"):
-        raise ConfigError(f"sampling.preset: expected greedy or model, found {config['preset']!r}")
     preset = _GREEDY if config["preset"] == "greedy" else recommended(generation_config or {})
     given = {
         key: value for key, value in config.items() if value is not None and key not in ("preset", "budgets", "seed")
@@ -55,7 +53,7 @@ def resolve(config: Mapping[str, Any], generation_config: Mapping[str, Any] | No
     try:
         return Sampling(**values)
     except ConfigError as error:
-        raise ConfigError(f"sampling: {error}") from error
+        raise ConfigError(f"sampling: {error}", "sampling") from error
 
 
 # Called with a problem's id and its n samples, as soon as they are finished.

@@ -2,20 +2,19 @@
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
+from annotated_types import Interval, Len
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recipes.common.settings import Count, CountOrZero, Positive, Share, read
+from recipes.common.settings import Count, CountOrZero, Positive, Share, check_value, read
 from recipes.errors import ConfigError
 from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions
@@ -54,12 +53,11 @@ READINGS: dict[str, Literal["separator", "word"] | None] = {
     "sentence_handoff": "separator",
     "word_handoff": "word",
     "legibility": None,
-    "transfer_utility": None,
 }
 
 
-# Nodes whose keys are names of others: of vLLM's arguments, of benchmarks, of options of a grader.
-_OPEN = {"data", "engine", "endpoint.extra_body", "grading.bbeh"}
+# Nodes whose keys are names of others: of vLLM's arguments, of benchmarks.
+_OPEN = {"data", "engine", "endpoint.extra_body"}
 
 
 @dataclass(frozen=True)
@@ -68,18 +66,6 @@ class PartnerReadings:
 
     model: ModelSpec
     readings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class TransferOptions:
-    """How much of a response the partner is given; config/evaluation.yaml describes each option."""
-
-    every: Count
-    traces: Count
-    sentence_end: str | None
-    max_tokens: Count
-    forcing: str | None
-    forced_tokens: Count
 
 
 @dataclass(frozen=True)
@@ -125,7 +111,6 @@ class Settings:
     legibility: ModelSpec | None
     legibility_responses: int | None
     readings: PartnerReadings | None
-    transfer: TransferOptions
     engine: Mapping[str, Any]
     engines: int
     endpoint: EndpointOptions
@@ -152,6 +137,7 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     check_options(config)
     _check_sampling(config["sampling"], config["benchmarks"])
     wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
+    check_value(Annotated[list[Count], Len(1)], wanted, "k")
     partner = config["handoff"]["partner"]
     turns = {key: value for key, value in config["handoff"].items() if key != "partner"}
     settings = Settings(
@@ -172,7 +158,6 @@ def read_settings(overrides: Sequence[str]) -> Settings:
         legibility=_model(reader, "legibility.partner") if (reader := config["legibility"]["partner"]) else None,
         legibility_responses=config["legibility"]["responses"],
         readings=_readings(config["partner"]),
-        transfer=read(TransferOptions, config["transfer"], "transfer"),
         engine={key: value for key, value in config["engine"].items() if value is not None},
         engines=config["engines"],
         endpoint=read(EndpointOptions, config["endpoint"], "endpoint"),
@@ -191,7 +176,7 @@ def _refuse_unknown(node: DictConfig, known: DictConfig, prefix: str = "") -> No
         if name not in known:
             near = difflib.get_close_matches(str(name), map(str, known), n=1, cutoff=0.6)
             hint = f"; did you mean {prefix}{near[0]}?" if near else ""
-            raise ConfigError(f"unknown key {key!r}: the evaluation would not read it{hint}")
+            raise ConfigError(f"unknown key {key!r}: the evaluation would not read it{hint}", key)
         if key not in _OPEN and isinstance(known[name], DictConfig) and isinstance(node[name], DictConfig):
             _refuse_unknown(node[name], known[name], f"{key}.")
 
@@ -202,7 +187,8 @@ def _check_sampling(config: Mapping[str, Any], benchmarks: Sequence[str]) -> Non
     unknown = sorted(set(config["budgets"] or {}) - names)
     if unknown:
         raise ConfigError(
-            f"sampling.budgets: {', '.join(unknown)} is none of the benchmarks {', '.join(sorted(names))}"
+            f"sampling.budgets: {', '.join(unknown)} is none of the benchmarks {', '.join(sorted(names))}",
+            "sampling.budgets",
         )
     recommended = {"do_sample": True} if config["preset"] == "model" else None
     for name in names:
@@ -215,14 +201,16 @@ def _model(entry: Any, key: str) -> ModelSpec:
     known = {"name", "path", "endpoint", "model", "tokenizer"}
     well_formed = isinstance(entry, dict) and entry.keys() <= known
     if not well_formed or bool(entry.get("path")) == bool(entry.get("endpoint")):
-        raise ConfigError(f"{key}: expected a path, or one of path and endpoint with {sorted(known)}, found {entry}")
+        raise ConfigError(
+            f"{key}: expected a path, or one of path and endpoint with {sorted(known)}, found {entry}", key
+        )
     if entry.get("endpoint") and not entry.get("model"):
-        raise ConfigError(f"{key}: the endpoint {entry['endpoint']} needs model=, the name it serves")
+        raise ConfigError(f"{key}: the endpoint {entry['endpoint']} needs model=, the name it serves", key)
     name = entry.get("name") or _short_name(entry.get("path") or entry["model"])
     urls = entry.get("endpoint") or []
     urls = tuple([urls] if isinstance(urls, str) else urls)
     if len(set(urls)) < len(urls):
-        raise ConfigError(f"{key}: an endpoint is named twice in {list(urls)}")
+        raise ConfigError(f"{key}: an endpoint is named twice in {list(urls)}", key)
     return ModelSpec(name, entry.get("path"), urls, entry.get("model"), entry.get("tokenizer"))
 
 
@@ -230,11 +218,13 @@ def _readings(config: Mapping[str, Any]) -> PartnerReadings | None:
     wanted = config["readings"]
     if not config["model"]:
         if wanted:
-            raise ConfigError(f"partner.readings={wanted} needs partner.model, the model to read with")
+            raise ConfigError(f"partner.readings={wanted} needs partner.model, the model to read with", "partner.model")
         return None
     unknown = [name for name in wanted or () if name not in READINGS] if isinstance(wanted, list | None) else [wanted]
     if unknown or wanted == []:
-        raise ConfigError(f"partner.readings: expected some of {', '.join(READINGS)}, found {wanted}")
+        raise ConfigError(
+            f"partner.readings: expected some of {', '.join(READINGS)}, found {wanted}", "partner.readings"
+        )
     return PartnerReadings(
         _model(config["model"], "partner.model"), tuple(name for name in READINGS if not wanted or name in wanted)
     )
@@ -247,58 +237,50 @@ def _short_name(path: str) -> str:
 
 def _check(settings: Settings) -> None:
     if not settings.benchmarks:
-        raise ConfigError("benchmarks is empty; name some, such as benchmarks=[math_500]")
+        raise ConfigError("benchmarks is empty; name some, such as benchmarks=[math_500]", "benchmarks")
     if settings.score_only is not None:
         if settings.models or len(settings.benchmarks) != 1:
-            raise ConfigError("score_only grades one file again: give one benchmark and no models")
+            raise ConfigError("score_only grades one file again: give one benchmark and no models", "score_only")
     elif not settings.models:
-        raise ConfigError("models is empty; name some, such as models=[Qwen/Qwen3-4B]")
+        raise ConfigError("models is empty; name some, such as models=[Qwen/Qwen3-4B]", "models")
     names = [model.name for model in settings.models]
     if len(set(names)) != len(names):
-        raise ConfigError(f"two models have the same name, {names}; give one of them {{name: ..., path: ...}}")
-    if not settings.metrics.k or any(not isinstance(k, int) or k < 1 for k in settings.metrics.k):
-        raise ConfigError(f"k: expected whole numbers from 1, found {list(settings.metrics.k)}")
-    largest, n = max(settings.metrics.k, default=1), settings.sampling["n"]
+        raise ConfigError(
+            f"two models have the same name, {names}; give one of them {{name: ..., path: ...}}", "models"
+        )
+    largest, n = settings.metrics.k[-1], settings.sampling["n"]
     if settings.score_only is None and largest > n:
-        raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}")
+        raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}", "sampling.n")
     if settings.prompt.few_shot == OWN_SHOTS and settings.prompt.chat_template:
-        raise ConfigError("prompt.few_shot=own is a bare prompt: set prompt.chat_template=false")
-    if any(not isinstance(tau, int | float) or not 0 < tau <= 1 for tau in settings.metrics.g_pass):
-        raise ConfigError(f"metrics.g_pass: expected shares above 0, at most 1, found {settings.metrics.g_pass}")
+        raise ConfigError(
+            "prompt.few_shot=own is a bare prompt: set prompt.chat_template=false", "prompt.chat_template"
+        )
     _check_handoff(settings)
     _check_readings(settings)
 
 
 def _check_readings(settings: Settings) -> None:
-    most = settings.legibility_responses
-    if most is not None and (not isinstance(most, int) or most < 1):
-        raise ConfigError(f"legibility.responses: expected a whole number from 1, found {most!r}")
-    try:
-        re.compile(settings.transfer.sentence_end or "")
-    except re.error as error:
-        raise ConfigError(
-            f"transfer.sentence_end: {settings.transfer.sentence_end!r} is no pattern: {error}"
-        ) from error
     reader = settings.legibility
     if reader is not None and reader.endpoints and not reader.tokenizer:
-        raise ConfigError("legibility.partner: an endpoint reads token ids: give its tokenizer=")
+        raise ConfigError("legibility.partner: an endpoint reads token ids: give its tokenizer=", "legibility.partner")
     if settings.readings is None:
         return
     if settings.partner is not None or settings.handoff.solo is not None or settings.legibility is not None:
         raise ConfigError(
             "partner.model evaluates each model alone and with the partner: leave handoff.partner, handoff.solo and "
-            "legibility.partner out"
+            "legibility.partner out",
+            "partner.model",
         )
     if settings.score_only:
-        raise ConfigError("partner.model writes responses, and score_only grades those that there are: choose one")
+        raise ConfigError("partner.model writes responses, and score_only grades some: choose one", "score_only")
     if settings.readings.model.endpoints and not settings.readings.model.tokenizer:
-        raise ConfigError("partner.model: an endpoint goes on from token ids: give its tokenizer=")
+        raise ConfigError("partner.model: an endpoint goes on from token ids: give its tokenizer=", "partner.model")
     for name in settings.readings.readings:
         if by := READINGS[name]:
             try:
                 _check_handoff(with_partner(settings, by))
             except ConfigError as error:
-                raise ConfigError(f"partner.readings, {name}: {error}") from error
+                raise ConfigError(f"partner.readings, {name}: {error}", error.key) from error
 
 
 def with_partner(settings: Settings, by: Literal["separator", "word"]) -> Settings:
@@ -313,12 +295,12 @@ def _check_handoff(settings: Settings) -> None:
     if settings.partner is None:
         return
     if settings.score_only:
-        raise ConfigError("a handoff writes responses, and score_only grades those that there are: choose one")
+        raise ConfigError("a handoff writes responses, and score_only grades some: choose one", "score_only")
     if settings.engines > 1 and settings.handoff.by == "separator":
-        raise ConfigError("engines > 1 with handoff.by=separator: each turn waits for the whole batch; use engines=1")
+        raise ConfigError("handoff.by=separator: each turn waits for the whole batch; use engines=1", "engines")
     endpoints = [spec for spec in (*settings.models, settings.partner) if spec.endpoints]
     if endpoints and settings.handoff.by == "word":
-        raise ConfigError("handoff.by=word runs both models in one engine here: it takes no endpoint")
+        raise ConfigError("handoff.by=word runs both models in one engine here: it takes no endpoint", "handoff.by")
     for spec in endpoints:
         if not spec.tokenizer:
-            raise ConfigError(f"{spec.name}: a handoff by token ids needs tokenizer=, the folder of the endpoint's own")
+            raise ConfigError(f"{spec.name}: a handoff by token ids needs tokenizer=", "models")

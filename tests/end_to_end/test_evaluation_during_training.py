@@ -33,8 +33,6 @@ def result(folder):
 
 READINGS = [
     "handoff.separator='='",
-    "transfer.max_tokens=16",
-    "transfer.forced_tokens=8",
     "legibility.responses=20",
 ]
 
@@ -47,7 +45,7 @@ def test_the_readings_with_the_junior_are_those_of_the_command_on_the_saved_weig
         "trainer.val_before_train=false",
         *SAVED_AND_READ,
         f"trainer.default_local_dir={tmp_path / 'run'}",
-        "evaluation.partner.readings=[sentence_handoff,word_handoff,legibility,transfer_utility]",
+        "evaluation.partner.readings=[sentence_handoff,word_handoff,legibility]",
         *(f"evaluation.{item}" for item in data),
     )
     assert run.wait() == 0, run.log[-6000:]
@@ -77,9 +75,6 @@ def test_the_readings_with_the_junior_are_those_of_the_command_on_the_saved_weig
         assert logged[f"evaluation/test/{reading}/pass@1"] == found["metrics"]["pass@1"]["mean"]
         assert logged[f"evaluation/test/{reading}/ratio/pass@1"] == found["handoff_ratio"]["pass@1"]
     alone = models["trained"]["test"]
-    assert logged["evaluation/test/transfer_utility/traces"] > 0
-    for number, value in alone["transfer_utility"].items():
-        assert logged[f"evaluation/test/transfer_utility/{number}"] == value, number
     nats = logged["evaluation/test/legibility/nats_per_token"]
     assert abs(nats - alone["legibility"]["nats_per_token"]) < 1e-4 and 0 < nats < 5
     assert models["start"]["test"]["legibility"]["nats_per_token"] != alone["legibility"]["nats_per_token"]

@@ -85,12 +85,6 @@ SHAPES = {
         "answer": f"{2 * n} (apples)",
         "formula": f"{n}+{n}={2 * n}",
     },
-    "bbeh": lambda n: {
-        "task": ("zebra puzzles", "nycc")[n % 2],
-        "input": f"What is {n} + {n}?",
-        "target": ("(B)", "yes", str(2 * n), "a, b")[n % 4],
-        "mini": n % 9 == 0,
-    },
     "carp_en": lambda n: {"idx": n, "content": f"Compute $x={n}+{n}$.", "answer": f"{2 * n}", "steps": "..."},
     "college_math": lambda n: {
         "data_source": "book",

@@ -39,44 +39,43 @@ def test_the_response_limit_is_that_of_training_unless_set():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "key"),
     [
-        (["benchmarks=[gsm8k]"], "evaluation.every: expected a number of steps from 1, found none"),
-        (["every=0", "benchmarks=[gsm8k]"], "found 0"),
-        (["every=x", "benchmarks=[gsm8k]"], "found x"),
-        (["every=2"], "evaluation: benchmarks is empty"),
-        (["every=2", "benchmarks=[gsm8k]", "engines=2"], "evaluation.engines has no place in training"),
-        (["every=2", "benchmarks=[gsm8k]", "+engine.quantization=fp8"], "evaluation.engine has no place in training"),
-        (["every=2", "benchmarks=[gsm8k]", "handoff.partner=a"], "evaluation.handoff.partner has no place in training"),
-        (["every=2", "benchmarks=[gsm8k]", "partner.readings=[legibility]"], "this run has no junior: give"),
-        (["every=2", "benchmarks=[gsm8k]", "partner.model=a/b"], "loaded beside the rollout engines"),
-        (
-            ["every=2", "benchmarks=[gsm8k]", "partner.model={endpoint:'http://a/v1',model:m,tokenizer:t}"],
-            "word_handoff: handoff.by=word runs both models in one engine",
-        ),
-        (["every=2", "benchmarks=[gsm8k]", "k=[4]"], "k=4 needs sampling.n"),
-        (["every=2", "benchmarks=[gsm8k]", "smapling.n=2"], "smapling"),
+        ("", "evaluation.every"),
+        ("every=0", "evaluation.every"),
+        ("every=x", "evaluation.every"),
+        ("every=2 benchmarks=[]", "evaluation.benchmarks"),
+        ("every=2 engines=2", "evaluation.engines"),
+        ("every=2 +engine.quantization=fp8", "evaluation.engine"),
+        ("every=2 handoff.partner=a", "evaluation.handoff.partner"),
+        ("every=2 partner.readings=[legibility]", "evaluation.partner.model"),
+        ("every=2 partner.model=a/b", "evaluation.partner.model"),
+        ("every=2 partner.model={endpoint:'http://a/v1',model:m,tokenizer:t}", "evaluation.handoff.by"),
+        ("every=2 k=[4]", "evaluation.sampling.n"),
+        ("every=2 +smapling.n=2", "evaluation.smapling"),
     ],
 )
-def test_bad_arguments_are_refused_with_a_sentence(arguments, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        during_training.read_block(arguments, 32)
+def test_bad_arguments_are_refused(arguments, key):
+    with pytest.raises(ConfigError) as refused:
+        during_training.read_block(["benchmarks=[gsm8k]", *arguments.split()], 32)
+    assert refused.value.key == key
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "key"),
     [
-        ({"actor_rollout_ref.rollout.name": "sglang"}, "needs vLLM's rollout engine"),
-        ({"actor_rollout_ref.model.lora.rank": 8}, "without the LoRA adapter"),
-        ({"actor_rollout_ref.model.custom_chat_template": "x"}, "chat template"),
+        ({"rollout.name": "sglang"}, "rollout.name"),
+        ({"model.lora.rank": 8}, "model.lora.merge"),
+        ({"model.custom_chat_template": "x"}, "model.custom_chat_template"),
     ],
 )
-def test_runs_whose_policy_the_engines_do_not_show_are_refused(change, sentence):
+def test_runs_whose_policy_the_engines_do_not_show_are_refused(change, key):
     run = config()
-    for key, value in change.items():
-        OmegaConf.update(run, key, value, force_add=True)
-    with pytest.raises(ConfigError, match=sentence):
+    for name, value in change.items():
+        OmegaConf.update(run, f"actor_rollout_ref.{name}", value, force_add=True)
+    with pytest.raises(ConfigError) as refused:
         during_training.add(run, ["every=2", "benchmarks=[gsm8k]"])
+    assert refused.value.key == f"actor_rollout_ref.{key}"
 
 
 class Letters:
@@ -94,10 +93,9 @@ def test_prompts_that_do_not_fit_the_engine_are_refused(tmp_path):
     tokenizer = Letters()
     tokenizer.bos_token_id = None
     during_training.require_fit(load(str(path)), tokenizer, settings, 90)
-    with pytest.raises(
-        ConfigError, match="has 60 tokens, and with evaluation.sampling.max_tokens=30 that exceeds the 89"
-    ):
+    with pytest.raises(ConfigError) as refused:
         during_training.require_fit(load(str(path)), tokenizer, settings, 89)
+    assert refused.value.key == "evaluation.sampling.max_tokens"
 
 
 def test_the_policy_is_asked_at_all_engines_and_its_results_lie_by_step():
@@ -139,7 +137,7 @@ def test_the_junior_of_the_portable_path_is_the_partner():
     run = config()
     assert during_training.junior_of(run) is None
     run.algorithm = {"tandem": {"portable": {"junior_url": "http://j:8100/v1", "junior_name": "junior"}}}
-    arguments = ["every=2", "benchmarks=[gsm8k]", "partner.readings=[sentence_handoff,transfer_utility]"]
+    arguments = ["every=2", "benchmarks=[gsm8k]", "partner.readings=[sentence_handoff,legibility]"]
     run.evaluation = during_training.read_block(arguments, 32, during_training.junior_of(run))
     junior = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7).readings.model
     assert (junior.endpoints, junior.served, junior.tokenizer) == (("http://j:8100/v1",), "junior", "nowhere")
@@ -165,10 +163,7 @@ def test_what_is_logged_names_benchmark_metric_and_what_it_is_taken_over():
 def test_readings_are_logged_under_their_names_and_an_unknown_value_is_not_logged_as_zero():
     interval = {"mean": 0.25, "low": 0.1, "high": 0.4}
     result = {"metrics": {"pass@1": interval}, "counted_problems": 9, "truncated": 0.0, "mean_tokens": None}
-    alone = result | {
-        "legibility": {"tokens": 0, "responses_left_out": 9},
-        "transfer_utility": {"traces": 3, "first_order": 0.7, "alone": 0.4, "left_out": 0},
-    }
+    alone = result | {"legibility": {"tokens": 0, "responses_left_out": 9}}
     joint = result | {"handoff_ratio": {"pass@1": None}, "handoff_gap": {"pass@1": -0.25}}
     macro = {"metrics": {"pass@1": interval}, "handoff_ratio": {"pass@1": 0.5}, "handoff_gap": {"pass@1": 0.25}}
     logged = during_training.log_entries(
@@ -177,7 +172,6 @@ def test_readings_are_logged_under_their_names_and_an_unknown_value_is_not_logge
             "macros": {"policy+word_handoff": {"all": macro}},
         }
     )
-    assert logged["evaluation/toy/transfer_utility/first_order"] == 0.7
     assert logged["evaluation/toy/legibility/responses_left_out"] == 9
     assert "evaluation/toy/legibility/nats_per_token" not in logged
     assert logged["evaluation/toy/word_handoff/pass@1"] == 0.25

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.evaluation.pass_at_k import g_pass_at_k, mg_pass_at_k, pass_at_k
+from recipes.evaluation.pass_at_k import pass_at_k
 
 
 @st.composite
@@ -50,27 +50,3 @@ def test_grows_with_k_and_with_c(n, data):
 def test_impossible_counts_are_refused(n, c, k):
     with pytest.raises(ValueError, match="found"):
         pass_at_k(n, c, k)
-
-
-@given(problems(), st.sampled_from([0.01, 0.25, 1 / 3, 0.5, 0.6, 0.75, 1.0]))
-def test_g_pass_equals_the_share_of_subsets_with_enough_right_responses(problem, tau):
-    correct, k = problem
-    subsets = [sum(subset) for subset in combinations(correct, k)]
-    enough = sum(right >= tau * k - 1e-9 for right in subsets) / len(subsets)
-    assert g_pass_at_k(len(correct), sum(correct), k, tau) == pytest.approx(enough, abs=1e-12)
-
-
-@given(problems())
-def test_mg_pass_is_the_mean_over_the_shares_above_one_half(problem):
-    correct, k = problem
-    n, c = len(correct), sum(correct)
-    shares = [i / k for i in range(-(-k // 2) + 1, k + 1)]
-    assert mg_pass_at_k(n, c, k) == pytest.approx(2 / k * sum(g_pass_at_k(n, c, k, tau) for tau in shares), abs=1e-12)
-
-
-def test_g_pass_refuses_what_is_no_share():
-    for tau in (0.0, 1.5):
-        with pytest.raises(ValueError, match="found tau"):
-            g_pass_at_k(4, 2, 2, tau)
-    with pytest.raises(ValueError, match="found n=4, c=5"):
-        g_pass_at_k(4, 5, 2, 0.5)

@@ -32,11 +32,6 @@ def test_the_published_denominator_leaves_them_out_and_says_so():
     assert (found.counted, found.excluded) == (2, {"gold_unparsable": 1, "no_box": 1, "too_long": 1})
 
 
-def test_an_unknown_denominator_is_refused():
-    with pytest.raises(ValueError, match="expected one of all, parsable"):
-        denominator(GRADED, "most")
-
-
 def test_mmlu_pro_groups_are_weighted_by_questions():
     flat = dict.fromkeys(mmlu_pro.SUBJECT_QUESTIONS, 0.25)
     assert mmlu_pro.group_accuracies(flat) == pytest.approx(dict.fromkeys([*mmlu_pro.GROUPS, "Avg"], 0.25))
@@ -291,5 +286,3 @@ def test_aggregations_of_steps():
     expected = {"product": 0.1, "minimum": 0.25, "last": 0.8, "mean": 1.55 / 3}
     assert {name: process_reward.response_score(steps, name) for name in expected} == pytest.approx(expected)
     assert process_reward.response_score([]) == 0.0
-    with pytest.raises(ValueError, match="expected one of"):
-        process_reward.response_score(steps, "max")

@@ -50,28 +50,17 @@ def test_what_is_set_by_hand_wins_and_budgets_are_for_their_benchmark(tmp_path):
 def test_a_model_that_recommends_no_sampling_is_greedy(config, tmp_path):
     assert recommended(config)["temperature"] == 0.0
     folder = model_folder(tmp_path, config)
-    with pytest.raises(ConfigError, match="repeats one text"):
+    with pytest.raises(ConfigError) as refused:
         generator(folder, "sampling.preset=model", "sampling.n=4").sampling("gsm8k")
+    assert refused.value.key == "sampling"
 
 
 def test_a_model_without_a_generation_config_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"needs a generation_config\.json"):
+    with pytest.raises(ConfigError) as refused:
         generator(model_folder(tmp_path, None), "sampling.preset=model")
+    assert refused.value.key == "sampling.preset"
 
 
 def test_a_published_protocol_does_not_follow_the_preset(tmp_path):
     found = generator(model_folder(tmp_path, QWEN3), "protocol=published/tandem", "sampling.preset=model")
     assert (found.sampling("gsm8k").temperature, found.sampling("gsm8k").max_tokens) == (0.7, 3000)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("sampling.preset=qwen", "expected greedy or model"),
-        ("sampling.budgets={aime24: 9}", "aime24 is none of the benchmarks"),
-        ("sampling.budgets={aime25: 0}", r"budgets\.aime25 must be greater"),
-    ],
-)
-def test_bad_presets_are_refused_before_a_model_is_loaded(override, message):
-    with pytest.raises(ConfigError, match=message):
-        read_settings(["models=[a/b]", "benchmarks=[aime25,gsm8k]", override])
