@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,18 +16,14 @@ from quickstart_report import REWARD, validation_accuracy
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from recipes.lifecycle.leftovers import remove_leftovers
+from recipes.lifecycle.watchdog import STAGES
+
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 20.0
 GRACE_SECONDS = 20.0
 LOG_LINES_ON_FAILURE = 25
-
-
-# What the log of a run says when a stage of its start begins, in the order in which that happens.
-STAGES = (
-    ("Started a local Ray instance", "Ray runs; trainer and workers are starting"),
-    ("Loading safetensors", "vLLM is loading the model"),
-    ("Training Progress", "validating, then training"),
-)
+STAGE_LINE = re.compile(rf"^\w+: ({'|'.join(meaning for _, meaning in STAGES)}) \(\d+ s\)$", re.MULTILINE)
 
 
 class Interrupted(BaseException):
@@ -87,22 +84,21 @@ def follow(path: Path) -> Iterator[list[dict]]:
 
 
 class Stages:
-    """Which of `STAGES` a growing log has reached."""
+    """The stage of its start-up that the run told last in its log."""
 
     def __init__(self, log: Path):
         self.current = "starting Ray, the trainer and vLLM (about a minute)"
-        self._log, self._position, self._reached = log, 0, 0
+        self._log, self._position = log, 0
 
     def look(self) -> str:
-        """Read what was added to the log since, and name the stage."""
+        """Read the whole lines that were added to the log since, and name the stage."""
         with self._log.open("rb") as file:
             file.seek(self._position)
-            added = file.read()
-        # A mark that is written in two pieces is seen whole the next time.
-        self._position += max(0, len(added) - max(len(mark) for mark, _ in STAGES))
-        for number, (mark, sentence) in enumerate(STAGES):
-            if number >= self._reached and mark.encode() in added:
-                self.current, self._reached = sentence, number + 1
+            added = file.read().rpartition(b"\n")[0]
+        if added:
+            self._position += len(added) + 1
+        if told := STAGE_LINE.findall(added.decode(errors="replace")):
+            self.current = told[-1]
         return self.current
 
 
@@ -129,7 +125,8 @@ def supervise(command: list[str], steps: int, metrics: Path, log: Path) -> int:
         console.print("Interrupted; ending the run.")
         descendants.end(GRACE_SECONDS)
         process.wait()
-        _remove_leftovers()
+        for line in remove_leftovers():
+            print(f"removed {line}")
         return 128 + interrupted.number
     if status:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_ON_FAILURE:]
@@ -201,13 +198,6 @@ def _signal(processes, number: int) -> None:
 
 def _interrupt(number: int, frame) -> None:
     raise Interrupted(number)
-
-
-def _remove_leftovers() -> None:
-    from recipes.lifecycle.leftovers import remove_leftovers
-
-    for line in remove_leftovers():
-        print(f"removed {line}")
 
 
 def main() -> int:

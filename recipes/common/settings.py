@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 Finite = Annotated[float, AllowInfNan(False)]
 Positive = Annotated[float, AllowInfNan(False), Gt(0)]
+Limit = Annotated[float, Gt(0)]
+"""Infinity stands for none."""
 NonNegative = Annotated[float, AllowInfNan(False), Ge(0)]
 Share = Annotated[float, Interval(ge=0, le=1)]
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
@@ -71,6 +73,18 @@ def check_value(kind: Any, value: Any, name: str) -> None:
         _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
         raise ConfigError(_sentence(error, name), _key(error, name)) from error
+
+
+def seconds_from(variable: str, default: float, kind: Any = Positive) -> float:
+    """A number of seconds from the environment, or the default.
+
+    Raises:
+        ConfigError: the variable is no positive number, or not of this kind.
+    """
+    try:
+        return _adapter(kind).validate_python(os.environ.get(variable, default))
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, variable), variable) from error
 
 
 def _plain(block: Any, name: str) -> dict[str, Any]:

@@ -194,13 +194,14 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
     from recipes.launch import limits
-    from recipes.lifecycle import leftovers, preemption, resume, stall, step_metrics, wandb_run
-    from recipes.lifecycle.progress import Progress
-    from recipes.lifecycle.watchdog import Watchdog
+    from recipes.lifecycle import leftovers, preemption, resume, step_metrics, wandb_run
+    from recipes.lifecycle.watchdog import Stall, Watchdog
 
-    limit, longest_stall = preemption.limit_seconds(), stall.limit_seconds()
+    limit, stall = preemption.limit_seconds(), Stall()
     for line in leftovers.remove_leftovers():
         print(f"removed {line}")
+    if line := leftovers.unowned_line():
+        print(line)
     checkpoints = Path(config.trainer.default_local_dir).absolute()
     step = _resume_step(config, checkpoints, recipe.state_file)
     metrics = _metrics_file(config)
@@ -228,10 +229,8 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address, more_devices)
-    watchdog = Watchdog(run, stall=stall.Stall(longest_stall))
+    watchdog = Watchdog(recipe.name, run, stall)
     watchdog.start()
-    progress = Progress(recipe.name, run)
-    progress.start()
     requests = preemption.RayRequests(run.name)
     signals = preemption.Preemption(recipe.name, requests, limit)
     signals.start()
@@ -248,7 +247,6 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         return 1
     finally:
         signals.stop()
-        progress.stop()
         watchdog.stop()
         if metrics is not None:
             resume.join_metrics(metrics)
@@ -295,15 +293,14 @@ def _shut_down(name: str, run) -> None:
 def _end_processes(name: str, run, seconds: float = EXIT_SECONDS, wandb_seconds: float = WANDB_SECONDS) -> None:
     """End what is left of a run's processes after so many seconds; what wandb needs to send the rest, after more."""
     from recipes.lifecycle import leftovers, wandb_run
-    from recipes.lifecycle.watchdog import wait_until_gone
 
-    remaining = wait_until_gone(run, seconds)
+    remaining = leftovers.wait_until_gone(run, seconds)
     if services := wandb_run.services(remaining):
         needed = {*services, *itertools.chain.from_iterable(services.values())}
         numbers = ", ".join(str(service.pid) for service in services)
         print(f"{name}: waiting up to {wandb_seconds:g} s for wandb to send the rest of the run (process {numbers})")
         leftovers.stop_processes([process for process in remaining if process not in needed])
-        remaining = wait_until_gone(run, wandb_seconds)
+        remaining = leftovers.wait_until_gone(run, wandb_seconds)
     leftovers.stop_processes(remaining)
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
+from recipes.common.settings import seconds_from
+
 SAVED = 75
 """Exit code of a run that was asked to end and has saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
 VARIABLE = "VERL_DUETS_STOP_SECONDS"
@@ -70,16 +72,9 @@ def limit_seconds() -> float:
     """Seconds a run that was asked to end may take until it is abandoned, from the environment.
 
     Raises:
-        ValueError: the variable is no positive number.
+        ConfigError: the variable is no positive number.
     """
-    value = os.environ.get(VARIABLE, str(LIMIT_SECONDS))
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"{VARIABLE} must be a positive number of seconds, got {value!r}")
-    return seconds
+    return seconds_from(VARIABLE, LIMIT_SECONDS)
 
 
 def obey(trainer: Any, requests: Requests) -> None:

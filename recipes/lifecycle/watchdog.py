@@ -1,11 +1,12 @@
-"""End a run whose worker exited unexpectedly, for which verl itself would wait without end.
+"""One thread of the driver that watches a run's processes, tells how its start-up goes, and ends it when it must.
 
 verl waits without a limit in several places (the replay buffer polls until enough groups are finished, a weight sync
-waits for an engine), so a killed agent loop, server or engine can leave the driver silent. This thread of the driver
-watches the actors of its own Ray job on every node, and the vLLM engine processes on this host, and notes the shared
-memory those map, which a kill would leave behind. What stands still without a death is told by
-:mod:`recipes.lifecycle.stall`. After a death it gives verl a moment to end by itself, then says which process died and
-ends the run with a non-zero exit code.
+waits for an engine), so a killed agent loop, server or engine can leave the driver silent, and a hang kills nothing.
+Watched are the actors of the run's own Ray job on every node and the run's processes on this host. Ray names a worker's
+process after the call that it runs, and vLLM its engines, so that titles tell what a run does.
+
+A run ends when an actor or an engine exited unexpectedly, when a process has been stopped (SIGSTOP) for a minute, and
+when the same calls have gone on for ``VERL_DUETS_STALL_SECONDS``. Before, verl has a moment to end by itself.
 """
 
 import contextlib
@@ -14,125 +15,245 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import psutil
 
-from recipes.lifecycle import leftovers, process_start
-from recipes.lifecycle.stall import Process, Stall
+from recipes.common.settings import Limit, seconds_from
+from recipes.lifecycle import leftovers
 
 POLL_SECONDS = 3.0
-LOOK_SECONDS = 0.2
 GRACE_SECONDS = 20.0
+REPEAT_SECONDS = 60.0
+REPORT_SECONDS = 600.0
+STOPPED_SECONDS = 60.0
+VARIABLE = "VERL_DUETS_STALL_SECONDS"
 EXIT_CODE = 1
 ENGINE_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
 SERVER = re.compile(r"ray::\w*HttpServer")
 SPAWNED = "multiprocessing.spawn"
 HELPER_SECONDS = 60.0
 
+# The text in a process's title, and what the run does then; in a start-up from its last stage to its first.
+STAGES = (
+    ("save_checkpoint", "the checkpoint is saved"),
+    ("update_actor", "the policy is updated"),
+    ("update_critic", "the critic is updated"),
+    ("compute_values", "the critic computes values"),
+    ("log_prob", "log-probs are computed"),
+    ("compute_score", "responses are scored"),
+    ("generate_sequences", "rollouts are written"),
+    ("HttpServer.generate", "rollouts are written"),
+    ("update_weights", "the rollout engines take the model's weights"),
+    ("load_checkpoint", "the training workers load the checkpoint"),
+    ("launch_server", "the rollout engines load the model"),
+    ("init_model", "the training workers load the model"),
+    ("WorkerDict", "the training workers start"),
+    ("TaskRunner", "the task runner starts"),
+    ("raylet", "Ray has started"),
+)
+FIRST_SYNC = [mark for mark, _ in STAGES].index("update_weights")
+
+
+class Process(NamedTuple):
+    """What is seen of one process.
+
+    Attributes:
+        parent: its pid.
+        title: or command line.
+        age: seconds since it was seen first, which a step of the clock does not change.
+        stopped: by SIGSTOP.
+        cpu: seconds of processor time that it has taken.
+    """
+
+    parent: int
+    title: str
+    age: float = 0.0
+    stopped: bool = False
+    cpu: float = 0.0
+
+
+def limit_seconds() -> float:
+    """Seconds without any change after which a run is ended, from the environment; infinite when it is not set.
+
+    Raises:
+        ConfigError: the variable is no positive number.
+    """
+    return seconds_from(VARIABLE, float("inf"), Limit)
+
+
+def _stage(titles: Collection[str]) -> int | None:
+    """The first row of :data:`STAGES` that shows in a title."""
+    names = [_name(title) for title in titles]
+    return next((row for row, (mark, _) in enumerate(STAGES) if any(mark in name for name in names)), None)
+
+
+@dataclass
+class StartUp:
+    """Tells each stage of a start-up once, and again while it lasts; it is over when something of a step shows."""
+
+    repeat: float = REPEAT_SECONDS
+    _stage: int = len(STAGES)
+    _told: float = 0.0
+
+    def poll(self, titles: Collection[str], now: float) -> str:
+        """What is to be said, "" for nothing: between two stages an earlier one shows again."""
+        stage = _stage(titles)
+        if stage is None or stage > self._stage or self._stage < FIRST_SYNC:
+            return ""
+        if stage == self._stage and now - self._told < self.repeat:
+            return ""
+        self._stage, self._told = stage, now
+        return STAGES[stage][1]
+
+
+@dataclass
+class Stall:
+    """Sees which process is stopped, and which actors have been at the same call for how long.
+
+    A run whose calls stay the same is either at work on something large or waits for what will not come. How much
+    processor time its processes took meanwhile tells which.
+
+    Attributes:
+        limit: seconds without a change after which the run must end.
+        report: seconds without a change after which there is something to tell, and again as often.
+        stopped: seconds for which a process may be stopped.
+    """
+
+    limit: float = field(default_factory=limit_seconds)
+    report: float = REPORT_SECONDS
+    stopped: float = STOPPED_SECONDS
+    _calls: frozenset[tuple[int, str]] = frozenset()
+    _since: float = 0.0
+    _told: float = 0.0
+    _cpu: dict[int, float] = field(default_factory=dict)
+    _stopped_since: dict[int, float] = field(default_factory=dict)
+
+    def poll(self, processes: Mapping[int, Process], now: float) -> tuple[str, bool]:
+        """What is to be said ("" for nothing), and whether the run must end with it."""
+        still = {pid for pid, process in processes.items() if process.stopped}
+        self._stopped_since = {pid: self._stopped_since.get(pid, now) for pid in still}
+        for pid, since in self._stopped_since.items():
+            if now - since >= self.stopped:
+                return f"{_name(processes[pid].title)} (pid {pid}) has been stopped for {now - since:.0f} s", True
+        calls = frozenset((pid, process.title) for pid, process in processes.items() if _is_call(process.title))
+        if calls != self._calls:
+            self._calls, self._since, self._told = calls, now, now
+            self._cpu = {pid: process.cpu for pid, process in processes.items()}
+        waited = now - self._since
+        if calls and waited >= self.limit:
+            return f"{self._sentence(processes, waited)} ({VARIABLE}={self.limit:g})", True
+        if calls and now - self._told >= self.report:
+            self._told = now
+            return self._sentence(processes, waited), False
+        return "", False
+
+    def _sentence(self, processes: Mapping[int, Process], waited: float) -> str:
+        at_work = [pid for pid, _ in sorted(self._calls)]
+        at_work += [pid for pid, process in sorted(processes.items()) if process.title.startswith("VLLM::")]
+        names = ", ".join(
+            f"{_name(processes[pid].title)} (pid {pid}, {processes[pid].cpu - self._cpu.get(pid, 0.0):.0f} s of CPU)"
+            for pid in at_work
+        )
+        stage = _stage([title for _, title in self._calls])
+        doing = "" if stage is None else f" while {STAGES[stage][1]}"
+        return f"nothing has changed for {waited:.0f} s{doing}: {names}"
+
+
+def _is_call(title: str) -> bool:
+    """Whether the title is one of an actor that is in a call; the task runner is in its one call from begin to end."""
+    name = _name(title)
+    return name.startswith("ray::") and "." in name and "TaskRunner" not in name
+
+
+def _name(title: str) -> str:
+    return title.split()[0] if title else "a process without a title"
+
 
 @dataclass
 class Watchdog:
-    """Watches one run until :meth:`stop`; ``died`` is the sentence that ended it, if one did."""
+    """Watches one run until :meth:`stop`; ``problem`` is the sentence that ended it, if one did.
 
+    Attributes:
+        name: of the recipe, before each line about the start-up.
+    """
+
+    name: str
     run: leftovers.RunRecord
+    stall: Stall = field(default_factory=Stall)
+    start_up: StartUp = field(default_factory=StartUp)
     poll: float = POLL_SECONDS
     grace: float = GRACE_SECONDS
-    died: str | None = None
-    stall: Stall = field(default_factory=Stall)
+    problem: str | None = None
     _stopped: threading.Event = field(default_factory=threading.Event)
-    _segments: leftovers.SegmentWatch = field(init=False)
     _engines: dict[int, str] = field(default_factory=dict)
-    _thread: threading.Thread | None = None
-
-    def __post_init__(self) -> None:
-        self._segments = leftovers.SegmentWatch(self.run)
+    _first_seen: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._watch, name="verl-duets-watchdog", daemon=True)
-        self._thread.start()
-        threading.Thread(target=self._note, name="verl-duets-segments", daemon=True).start()
+        threading.Thread(target=self._watch, name="verl-duets-watchdog", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _note(self) -> None:
-        """Note segments until the run ends: in a thread of its own, since Ray answers nobody once its head is gone."""
-        while not self._stopped.wait(LOOK_SECONDS):
-            with contextlib.suppress(OSError):
-                self._segments.look()
-
     def _watch(self) -> None:
-        while not self._stopped.wait(self.poll):
+        began = time.monotonic()
+        while not self.problem:
+            if self._stopped.wait(self.poll):
+                return
             try:
-                processes = leftovers.processes_of({self.run.name})
-                self.died = dead_actor() or self._dead_engine(processes) or self._standing(processes)
+                now = time.monotonic()
+                processes = self._seen(leftovers.processes_of({self.run.name}), now)
+                if stage := self.start_up.poll([process.title for process in processes.values()], now):
+                    _say(f"{self.name}: {stage} ({now - began:.0f} s)")
+                self.problem = dead_actor() or self._dead_engine(processes) or self._stall_problem(processes, now)
             except Exception as error:  # whatever Ray raises when its head is busy: a lost look must not end the watch
-                print(
-                    f"watchdog: a look failed, the next is in {self.poll:g} s: {error!r}", file=sys.stderr, flush=True
-                )
-            if self.died:
-                break
-        else:
-            return
+                _say(f"watchdog: a look failed, the next is in {self.poll:g} s: {error!r}")
         if self._stopped.wait(self.grace):
             return
-        print(
-            f"\nThe run has ended: {self.died}. "
-            "Its last complete checkpoint is kept; the same command resumes from it.",
-            file=sys.stderr,
-            flush=True,
+        _say(
+            f"\nThe run has ended: {self.problem}. "
+            "Its last complete checkpoint is kept; the same command resumes from it."
         )
         leftovers.stop_processes(leftovers.processes_of({self.run.name}))
         leftovers.remove_shared_memory(self.run)
         leftovers.end_run(self.run)
         os._exit(EXIT_CODE)
 
-    def _standing(self, processes: list[psutil.Process]) -> str | None:
-        """A sentence about a run that must end because it stands still; one that may go on is only told of."""
-        seen = {}
-        for process in processes:
-            try:
-                with process.oneshot():
-                    times = process.cpu_times()
-                    stopped = process.status() == psutil.STATUS_STOPPED
-                    seen[process.pid] = Process(" ".join(process.cmdline()), stopped, times.user + times.system)
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                continue
-        sentence, must_end = self.stall.look(seen, time.monotonic())
-        if sentence and not must_end:
-            print(f"\n{sentence}", file=sys.stderr, flush=True)
-        return sentence if must_end else None
-
-    def _dead_engine(self, processes: list[psutil.Process]) -> str | None:
+    def _seen(self, processes: Iterable[psutil.Process], now: float) -> dict[int, Process]:
         found = {}
         for process in processes:
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    age = process_start.age(process.pid)
-                    found[process.pid] = Seen(process.ppid(), " ".join(process.cmdline()), age)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        alive = engines(found)
-        gone = {pid: name for pid, name in self._engines.items() if pid not in alive}
-        self._engines = alive
-        if gone:
-            pid, name = next(iter(gone.items()))
-            return f"the rollout engine process {name} (pid {pid}) died"
+            # One that has ended meanwhile, a zombie included, is not seen.
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
+                age = now - self._first_seen.setdefault(process.pid, now)
+                times = process.cpu_times()
+                stopped = process.status() == psutil.STATUS_STOPPED
+                title = " ".join(process.cmdline())
+                found[process.pid] = Process(process.ppid(), title, age, stopped, times.user + times.system)
+        self._first_seen = {pid: self._first_seen[pid] for pid in found}
+        return found
+
+    def _stall_problem(self, processes: Mapping[int, Process], now: float) -> str | None:
+        """A sentence about a run that must end because it stands still; one that may go on is only told of."""
+        sentence, must_end = self.stall.poll(processes, now)
+        if sentence and not must_end:
+            _say(f"\n{sentence}")
+        return sentence if must_end else None
+
+    def _dead_engine(self, processes: Mapping[int, Process]) -> str | None:
+        before, self._engines = self._engines, engines(processes)
+        for pid, name in before.items():
+            if pid not in self._engines:
+                return f"the rollout engine process {name} (pid {pid}) died"
         return None
 
 
-class Seen(NamedTuple):
-    """A process: its parent's pid, its command line or title, its age in seconds."""
-
-    parent: int
-    title: str
-    age: float
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
-def engines(processes: Mapping[int, Seen]) -> dict[int, str]:
+def engines(processes: Mapping[int, Process]) -> dict[int, str]:
     """vLLM's engine processes among those of a run, by pid, with their names.
 
     vLLM names them by setproctitle, which does nothing in a process whose first environment variable was set again
@@ -173,14 +294,3 @@ def dead_actor() -> str | None:
             first = reason.strip().splitlines()[0] if reason.strip() else "no reason given"
             return f"{what} (pid {actor['Pid']} on {actor['Address']['IPAddress']}) died: {first}"
     return None
-
-
-def wait_until_gone(record: leftovers.RunRecord, seconds: float) -> list[psutil.Process]:
-    """Processes of a finished run that are still there after ``seconds``; what they map until then is noted."""
-    deadline = time.monotonic() + seconds
-    remaining = leftovers.processes_of({record.name})
-    while remaining and time.monotonic() < deadline:
-        leftovers.note_segments(record, remaining)
-        time.sleep(0.2)
-        remaining = leftovers.processes_of({record.name})
-    return remaining

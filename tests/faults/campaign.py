@@ -18,10 +18,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import psutil
 
 from recipes.lifecycle import leftovers, resume
+from recipes.upstream.run_identity import tag_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _COMMON = ("scale=toy", "trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=1")
@@ -157,7 +159,8 @@ class Campaign:
     steps: int
     more: tuple[str, ...] = ()
     codes: list[int] = field(default_factory=list)
-    _before: set[str] = field(default_factory=set)
+    _began: float = field(default_factory=time.time)
+    _killed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -171,13 +174,15 @@ class Campaign:
             "XDG_STATE_HOME": str(self.folder / "state"),
             "RAY_TMPDIR": str(self.ray),
         }
-        os.environ["XDG_STATE_HOME"] = self.environment["XDG_STATE_HOME"]
-        self._before = scratch()
+
+    def _state(self):
+        """A context in which the records are those of this campaign's runs."""
+        return mock.patch.dict(os.environ, XDG_STATE_HOME=self.environment["XDG_STATE_HOME"])
 
     def close(self) -> None:
         """End what is left of the attempts and remove Ray's logs."""
-        os.environ["XDG_STATE_HOME"] = self.environment["XDG_STATE_HOME"]
-        leftovers.remove_leftovers()
+        with self._state():
+            leftovers.remove_leftovers()
         shutil.rmtree(self.ray, ignore_errors=True)
 
     def artefacts(self) -> list[Path]:
@@ -196,6 +201,8 @@ class Campaign:
 
     def attempt(self) -> Attempt:
         """Start the command, which is the same each time."""
+        with self._state():
+            self._killed |= {run.name for run in leftovers.dead_runs()}
         log = self.folder / "log.txt"
         command = [sys.executable, "-m", f"recipes.{self.recipe}.main", *_COMMON, *RECIPES[self.recipe][1], *self.more]
         command += [f"trainer.total_training_steps={self.steps}", f"trainer.default_local_dir={self.checkpoints}"]
@@ -259,8 +266,11 @@ class Campaign:
         found += self._journal_faults()
         if reference is not None and self.recipe not in SELF_MADE and reference.prompts() != self.prompts():
             found.append("other prompts than those of the run that nobody interrupted")
-        found += [f"left behind: {name}" for name in sorted(scratch() - self._before)]
-        found += [f"a process of a run is left: {process}" for process in leftovers.dead_runs()]
+        with self._state():
+            found += [f"a record of a run is left: {run.name}" for run in leftovers.dead_runs()]
+        found += [f"a process of a run is left: {process}" for process in leftovers.processes_of(self._killed)]
+        found += [f"left behind: {path}" for run in self._killed for path in Path("/tmp").glob(f"*{tag_of(run)}.sock")]
+        found += [f"left behind: {path}" for path in weights_left(self._began)]
         found += [f"left behind: {path}" for path in self.folder.rglob("*.partial")]
         return found
 
@@ -288,16 +298,13 @@ def toy_world(world: str | None) -> Path:
     return out
 
 
-def scratch() -> set[str]:
-    """What runs put into places that all share and nobody uses any more: shared memory, sockets of the weights."""
-    mapped = leftovers._mapped_inodes()
-    found = set()
-    for path in Path("/dev/shm").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if path.name.startswith(("verl_weights_", "psm_")) and path.stat().st_ino not in mapped:
-                found.add(str(path))
-    bound = Path("/proc/net/unix").read_text()
-    return found | {str(path) for path in Path("/tmp").glob("rl-colocate-zmq-*") if str(path) not in bound}
+def weights_left(since: float) -> set[str]:
+    """Weight segments written since then that nobody maps; another run's are unmapped for a moment only."""
+    found = set(leftovers.unmapped("verl_weights_*", since))
+    if found:
+        time.sleep(3)
+        found &= set(leftovers.unmapped("verl_weights_*", since))
+    return {str(path) for path in found}
 
 
 def random_moment(generator: random.Random, longest: float) -> float:

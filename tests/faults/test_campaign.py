@@ -21,8 +21,7 @@ CANARIES = {
 
 
 @pytest.fixture
-def campaign(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def campaign(tmp_path):
     made: list[Campaign] = []
 
     def begin(recipe: str = "sppo", *more: str, steps: int = 3) -> Campaign:

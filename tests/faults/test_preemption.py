@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from recipes.errors import ConfigError
 from recipes.lifecycle import preemption
 
 DRIVER = """
@@ -103,8 +104,9 @@ def test_a_signal_that_is_ignored_stays_ignored():
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
 def test_a_limit_that_is_no_time_is_refused(monkeypatch, value):
     monkeypatch.setenv(preemption.VARIABLE, value)
-    with pytest.raises(ValueError, match="positive number of seconds"):
+    with pytest.raises(ConfigError) as refused:
         preemption.limit_seconds()
+    assert refused.value.key == preemption.VARIABLE
 
 
 class Trainer:
