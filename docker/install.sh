@@ -29,6 +29,6 @@ python -c 'import verl.trainer.ppo.core_algos, vllm, transfer_queue, recipes.plu
 if [[ "$stack" == cpu ]]; then
     python -m recipes.doctor
 else
-    # A build has no device: versions, names and the ledgers are what can be checked.
+    # A build has no device: versions and names are what can be checked.
     python -m recipes.doctor --quick
 fi

@@ -1,9 +1,9 @@
 """Out-of-tree additions to vLLM: tandem decoding, and CPU weights that can be reloaded in place.
 
 Installing the package changes nothing for engines without tandem decoding: the entry point adds a read-only property to
-``CompletionOutput``; for engines whose ``additional_config`` holds a ``tandem`` section it chooses the model runner and
-checks each request in the front end; and on a CPU, only under ``VERL_DUETS_CPU=1``, it keeps linear weights where a
-trainer can write them.
+``CompletionOutput``; engines whose ``additional_config`` holds a ``tandem`` section stay on the V1 model runner and
+have each request checked in the front end; and on a CPU, only under ``VERL_DUETS_CPU=1``, it keeps linear weights where
+a trainer can write them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ def register() -> None:
 
         frontend.add_authorship_property()
         frontend.choose_runner()
-        if not guard.problems("v2_config"):
-            frontend.let_v2_have_the_junior()
         frontend.check_requests()
 
     if os.environ.get(CPU_SWITCH) == "1":

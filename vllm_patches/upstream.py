@@ -1,214 +1,180 @@
-"""How a symbol of an upstream package is described, compared with the installed one, and replaced.
+"""Which upstream code this project was read against: lock files, their check, and how upstream code is replaced.
 
-Both ledgers are written in these words: :mod:`vllm_patches.guard` for vLLM, :mod:`recipes.upstream.ledger` for verl and
-Ray. A ledger maps each part of this project to the upstream symbols that it relies on. Comparing reads code and calls
-nothing.
+A lock file (JSON) maps each feature of this project to the upstream symbols that it relies on, "module:attribute.path",
+and each symbol to what is known of it: digests of its code, or, where only a call must fit, its parameters.
+
+    python -m vllm_patches.upstream LOCK                                # take the installed code for known
+    python -m vllm_patches.upstream LOCK FEATURE                        # only what this feature relies on
+    python -m vllm_patches.upstream [--parameters] LOCK FEATURE SYMBOL  # add a symbol to a feature
+
+What is known of other versions stays. Read what changed first: the check holds only what was read. Source files are
+parsed, nothing upstream is imported.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
-import dataclasses
 import functools
-import importlib
+import importlib.metadata
 import importlib.util
-import inspect
-import textwrap
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Literal, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 
-class Check(Protocol):
-    """One thing that must hold of a symbol."""
+def problems(lock: Path, *features: str, module: str = "", digests: bool = True) -> list[str]:
+    """One sentence for each symbol that is not as a lock file knows it; empty when all are.
 
-    def describe(self) -> str:
-        """What is expected."""
-
-    def fault(self, target: Any) -> str | None:
-        """What was found instead; None when the symbol is as expected."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """A callable whose parameter names are exactly these, in this order, separated by spaces (`self` included)."""
-
-    parameters: str
-
-    def describe(self) -> str:
-        return f"({', '.join(self.parameters.split())})"
-
-    def fault(self, target: Any) -> str | None:
-        found = Signature.of(target)
-        return None if found == self else found.describe()
-
-    @classmethod
-    def of(cls, target: Any) -> Signature:
-        """The signature of an installed callable."""
-        # Ray adds a tracing parameter to the methods of its actor classes.
-        return cls(" ".join(name for name in inspect.signature(target).parameters if name != "_ray_trace_ctx"))
+    Args:
+        features: look only at what these rely on; at all when none is named.
+        module: look only at symbols of this upstream module; at all when empty.
+        digests: False takes any code: symbols must be there, with known parameters where those are compared.
+    """
+    _parsed.cache_clear()
+    known_of: dict[str, dict[str, list[str]]] = json.loads(lock.read_text())["features"]
+    found = []
+    for feature in features or known_of:
+        for symbol, known in known_of[feature].items():
+            if module in ("", symbol.partition(":")[0]) and (fault := _fault(symbol, known, digests)):
+                found.append(f"{symbol} ({feature}): {fault}")
+    _parsed.cache_clear()
+    return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Fields:
-    """A dataclass, named tuple or message struct that has at least these fields, separated by spaces."""
-
-    names: str
-
-    def describe(self) -> str:
-        return f"has fields {', '.join(self.names.split())}"
-
-    def fault(self, target: Any) -> str | None:
-        if dataclasses.is_dataclass(target):
-            found = {field.name for field in dataclasses.fields(target)}
-        else:
-            found = set(getattr(target, "__struct_fields__", ()) or getattr(target, "_fields", ()))
-        missing = [name for name in self.names.split() if name not in found]
-        return f"lacks {', '.join(missing)}" if missing else None
+def _fault(symbol: str, known: list[str], digests: bool) -> str | None:
+    by_parameters = known[0].startswith("(")
+    try:
+        found = reading(symbol, by_parameters)
+    except (LookupError, OSError, SyntaxError) as error:
+        return f"missing: {error}"
+    if found in known or not (digests or by_parameters):
+        return None
+    kind = "parameters" if by_parameters else "code of digest"
+    return f"changed: {kind} {found}, known {'is' if len(known) == 1 else 'are'} {' '.join(known)}"
 
 
-class Source:
-    """A function, class or property whose source text holds each of these fragments (white space ignored)."""
-
-    def __init__(self, *fragments: str) -> None:
-        self.fragments = fragments
-
-    def describe(self) -> str:
-        return "; ".join(f"`{fragment}`" for fragment in self.fragments)
-
-    def fault(self, target: Any) -> str | None:
-        text = "".join(inspect.getsource(target).split())
-        missing = [fragment for fragment in self.fragments if "".join(fragment.split()) not in text]
-        return f"lacks {Source(*missing).describe()}" if missing else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Digest:
-    """A function or class whose code, its parameters included, has one of these digests, separated by spaces.
+def reading(symbol: str, parameters: bool = False) -> str:
+    """A symbol as it is installed now: the digest of its code, or its parameters, as in "(self, batch)".
 
     A digest is 16 hex digits of the syntax tree's SHA-256: comments, layout and docstrings do not count.
-    """
-
-    accepted: str
-
-    def describe(self) -> str:
-        return f"code of digest {' or '.join(self.accepted.split())}"
-
-    def fault(self, target: Any) -> str | None:
-        found = Digest.of(target)
-        return None if found.accepted in self.accepted.split() else found.describe()
-
-    @classmethod
-    def of(cls, target: Any) -> Digest:
-        """The digest of an installed function or class."""
-        tree = ast.parse(textwrap.dedent(inspect.getsource(target)))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
-                node.body = node.body[1:] or [ast.Pass()]
-        return cls(sha256(ast.dump(tree).encode()).hexdigest()[:16])
-
-
-Needs = Literal["", "vllm", "vllm on a CPU"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Symbol:
-    """One upstream symbol.
-
-    Attributes:
-        name: "module:attribute.path".
-        why: what it is used for, so what breaks when upstream changes it.
-        expected: what must hold of it; its presence alone when None.
-        needs: that without which it cannot be looked at.
-    """
-
-    name: str
-    why: str
-    expected: Check | None = None
-    needs: Needs = ""
-
-
-Ledger = Mapping[str, tuple[Symbol, ...]]
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    """What a symbol looks like in the installed package.
-
-    Attributes:
-        used_by: the part of this project that relies on it.
-        status: "ok", "changed", "missing", or "unused" where it cannot be looked at on this machine.
-        detail: a sentence.
-    """
-
-    symbol: str
-    used_by: str
-    status: str
-    detail: str
-
-    @property
-    def ok(self) -> bool:
-        return self.status in ("ok", "unused")
-
-
-def audit(ledger: Ledger) -> list[State]:
-    """Compare each symbol with the installed package; never raises, imports the upstream modules."""
-    return [State(symbol.name, used_by, *_examine(symbol)) for used_by, symbols in ledger.items() for symbol in symbols]
-
-
-def _examine(symbol: Symbol) -> tuple[str, str]:
-    if absent := _absent(symbol.needs):
-        return "unused", f"not looked at: {absent}"
-    # An upstream module may raise anything while it is imported; whatever it is, the symbol is off and says why.
-    try:
-        found = resolve(symbol.name)
-    except Exception as error:
-        return "missing", f"not found: {type(error).__name__}: {error}"
-    if symbol.expected is not None:
-        try:
-            fault = symbol.expected.fault(beneath_patches(found))
-        except (OSError, TypeError, ValueError) as error:
-            fault = f"what cannot be read ({type(error).__name__}: {error})"
-        if fault:
-            return "changed", f"expected {symbol.expected.describe()}, found {fault}"
-    return "ok", "as expected, patched by this project" if is_replaced(found) else "as expected"
-
-
-def _absent(needs: Needs) -> str | None:
-    if needs and importlib.util.find_spec("vllm") is None:
-        return "vllm is not installed"
-    if needs == "vllm on a CPU":
-        from vllm.platforms import current_platform
-
-        return None if current_platform.is_cpu() else "vllm does not run on a CPU here"
-    return None
-
-
-def resolve(name: str) -> Any:
-    """The object that "module:attribute.path" names, properties as they stand in their class.
 
     Raises:
-        ImportError, AttributeError: there is none.
+        LookupError: it is not there, or is no function where parameters are asked for.
     """
-    module, _, path = name.partition(":")
-    attribute, *rest = path.split(".")
-    found = getattr(importlib.import_module(module), attribute)
-    for part in rest:
-        found = inspect.getattr_static(found, part)
-    return found.__func__ if isinstance(found, staticmethod | classmethod) else found
+    module, _, path = symbol.partition(":")
+    found = _definition(module, path.split("."))
+    if not parameters:
+        # Python 3.12 writes a field that 3.11 does not have.
+        text = ast.dump(ast.Module([found], [])).replace(", type_params=[]", "")
+        return sha256(text.encode()).hexdigest()[:16]
+    if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+        raise LookupError(f"{path} is not a function")
+    listed = found.args
+    names = [*listed.posonlyargs, *listed.args, listed.vararg, *listed.kwonlyargs, listed.kwarg]
+    return f"({', '.join(name.arg for name in names if name)})"
 
 
-def beneath_patches(found: Any) -> Any:
-    """The code of a function, class, property or Triton kernel, beneath decorators and replacements."""
-    # Triton's compiler and its interpreter both keep a kernel's function as `fn`; without Triton it is the function.
-    code: Any = found.fget if isinstance(found, property) else getattr(found, "fn", found)
-    return inspect.unwrap(code)
+def _definition(module: str, path: list[str]) -> ast.stmt:
+    """The statement that defines `path` in a module; an import from another project stands for what it imports."""
+    statements, package = _parsed(module)
+    found = _named(path[0], statements)
+    if found is None:
+        raise LookupError(f"no {path[0]} in {module}")
+    if isinstance(found, ast.ImportFrom):
+        source = importlib.util.resolve_name("." * found.level + (found.module or ""), package)
+        if source.partition(".")[0] == module.partition(".")[0]:
+            return _definition(source, [found.names[0].name, *path[1:]])
+    for number, name in enumerate(path[1:], 1):
+        inner = _named(name, found.body) if isinstance(found, ast.ClassDef) else None
+        if inner is None:
+            return _inherited(module, found, path[number:])
+        found = inner
+    return found
 
 
-Replacement = TypeVar("Replacement", bound=Callable)
+def _inherited(module: str, found: ast.stmt, path: list[str]) -> ast.stmt:
+    for base in found.bases if isinstance(found, ast.ClassDef) else ():
+        try:
+            return _definition(module, [ast.unparse(base).partition("[")[0], *path])
+        except LookupError:
+            continue
+    raise LookupError(f"{getattr(found, 'name', module)} has no {path[0]}")
 
 
-def replaces(upstream: Callable) -> Callable[[Replacement], Replacement]:
+def _named(name: str, statements: list[ast.stmt]) -> ast.stmt | None:
+    """The last of these statements that defines a name, those in branches included."""
+    found: ast.stmt | None = None
+    for statement in statements:
+        match statement:
+            case ast.FunctionDef(name=other) | ast.AsyncFunctionDef(name=other) | ast.ClassDef(name=other):
+                found = statement if other == name else found
+            case ast.Assign(targets=[ast.Name(id=other)]) | ast.AnnAssign(target=ast.Name(id=other)):
+                found = statement if other == name else found
+            case ast.ImportFrom(source, aliases, level):
+                taken = [alias for alias in aliases if name == (alias.asname or alias.name)]
+                found = ast.ImportFrom(source, taken, level) if taken else found
+            case ast.If() | ast.Try():
+                branches = [statement.body, statement.orelse, *(one.body for one in getattr(statement, "handlers", ()))]
+                found = next(filter(None, (_named(name, branch) for branch in branches)), found)
+    return found
+
+
+@functools.cache
+def _parsed(module: str) -> tuple[list[ast.stmt], str]:
+    """A module's statements without docstrings, and the package that its relative imports start from."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        raise LookupError(f"{top} is not installed")
+    for folder in spec.submodule_search_locations or ():
+        path = Path(folder, *rest)
+        for file, package in ((path / "__init__.py", module), (path.with_suffix(".py"), module.rpartition(".")[0])):
+            if file.is_file():
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+                for node in ast.walk(tree):
+                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                        if ast.get_docstring(node):
+                            node.body = node.body[1:] or [ast.Pass()]
+                return tree.body, package
+    raise LookupError(f"no module {module}")
+
+
+def update(lock: Path, feature: str | None = None, symbols: tuple[str, ...] = (), parameters: bool = False) -> None:
+    """Write what is installed into a lock file, beside what is known of other versions.
+
+    Raises:
+        LookupError: a symbol is not there; the file stays as it was.
+    """
+    _parsed.cache_clear()
+    content = json.loads(lock.read_text())
+    for name in (feature,) if feature else tuple(content["features"]):
+        known_of = content["features"].setdefault(name, {})
+        for symbol in symbols or tuple(known_of):
+            known = known_of.setdefault(symbol, [])
+            found = reading(symbol, known[0].startswith("(") if known else parameters)
+            if found not in known:
+                known.append(found)
+                print(f"{name}: {symbol} {found}")
+        content["features"][name] = dict(sorted(known_of.items()))
+    content["versions"] = {top: sorted({*versions, *_installed(top)}) for top, versions in content["versions"].items()}
+    content["features"] = dict(sorted(content["features"].items()))
+    lock.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _installed(top: str) -> list[str]:
+    for name in (top, f"{top}-cpu"):  # vLLM's build for CPUs is a distribution of its own
+        for distribution in importlib.metadata.distributions(name=name):
+            return [distribution.version.partition("+")[0]]
+    return []
+
+
+Replacement = TypeVar("Replacement", bound=Callable[..., Any])
+
+
+def replaces(upstream: Callable[..., Any]) -> Callable[[Replacement], Replacement]:
     """Decorate what takes the place of an upstream callable: it takes its name and leads back to it."""
 
     def mark(replacement: Replacement) -> Replacement:
@@ -224,3 +190,13 @@ def replaces(upstream: Callable) -> Callable[[Replacement], Replacement]:
 def is_replaced(found: Any) -> bool:
     """Whether this is a replacement of ours, or a property with one: patching again is needless."""
     return hasattr(found.fget if isinstance(found, property) else found, "replaces")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m vllm_patches.upstream")
+    parser.add_argument("lock", type=Path)
+    parser.add_argument("feature", nargs="?")
+    parser.add_argument("symbols", nargs="*")
+    parser.add_argument("--parameters", action="store_true", help="compare parameters only, not the code")
+    chosen = parser.parse_args()
+    update(chosen.lock, chosen.feature, tuple(chosen.symbols), chosen.parameters)

@@ -52,9 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes.doctor", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only what needs no import of verl, vLLM or torch")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument(
-        "--verbose", action="store_true", help="also list ledger rows that are as expected, and tracebacks"
-    )
+    parser.add_argument("--verbose", action="store_true", help="also print tracebacks")
     parser.add_argument("--ray", action="store_true", help="examine every node of the running Ray cluster")
     options = parser.parse_args(arguments)
     nodes = examine_nodes() if options.ray else {"this machine": examine_machine(options.quick)}

@@ -208,11 +208,7 @@ def check_plugin() -> Iterator[Finding]:
     for row in report["rows"]:
         state = OK if row["ok"] else FAILURE
         yield Finding(f"registry: {row['kind']}", row["name"], state, row["detail"], trace=row["trace"])
-    for row in report["ledger"]:
-        remedy = (
-            "" if row["ok"] else f"pip install 'verl{compat.TESTED_VERSIONS['verl']}'; {row['used_by']} relies on this"
-        )
-        yield Finding("verl ledger", row["symbol"], OK if row["ok"] else FAILURE, row["detail"], remedy)
+    yield from _lock_findings("verl lock", report["ledger"], f"pip install 'verl{compat.TESTED_VERSIONS['verl']}'")
 
 
 def check_vllm() -> Iterator[Finding]:
@@ -232,12 +228,19 @@ def check_vllm() -> Iterator[Finding]:
         yield Finding("plug-in", "vllm_patches", OK, "an entry point of group vllm.general_plugins")
     report, problem = run_probe("vllm")
     if problem:
-        yield Finding("vllm ledger", "import vllm", FAILURE, problem, "repair the installation of vLLM")
+        yield Finding("vllm lock", "import vllm", FAILURE, problem, "repair the installation of vLLM")
         return
     if report["problem"]:
-        yield Finding("vllm ledger", "version", FAILURE, report["problem"])
-    for row in report["ledger"]:
-        yield Finding("vllm ledger", row["symbol"], OK if row["ok"] else FAILURE, row["detail"])
+        yield Finding("vllm lock", "version", FAILURE, report["problem"])
+    yield from _lock_findings("vllm lock", report["ledger"], "install a vLLM that the lock file knows")
+
+
+def _lock_findings(section: str, problems: list[str], remedy: str) -> Iterator[Finding]:
+    for problem in problems:
+        symbol, _, detail = problem.partition(" ")
+        yield Finding(section, symbol, FAILURE, detail, remedy)
+    if not problems:
+        yield Finding(section, "upstream.lock.json", OK, "every symbol is as known")
 
 
 def check_machine() -> Iterator[Finding]:

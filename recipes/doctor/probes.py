@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from recipes.upstream import compat, startup_errors
-from vllm_patches.upstream import State
+from vllm_patches import upstream
 
 PLUGIN_MODULE = "recipes.plugin"
 
@@ -52,11 +52,10 @@ def print_probe(name: str) -> None:
 
 
 def probe_verl() -> dict:
-    """Import verl as a worker does, then read what the plug-in registered and what the ledger says."""
+    """Import verl as a worker does, then read what the plug-in registered and what the lock file says."""
     importlib.import_module("verl")
     report = {"loaded": PLUGIN_MODULE in sys.modules, "reason": "", "startup_errors": [], "rows": []}
-    # The ledger comes first: the registry check may import our adapters, which must not colour it.
-    report["ledger"] = [_ledger_row(state) for state in compat.audit()]
+    report["ledger"] = upstream.problems(compat.LOCK)
     try:
         plugin = importlib.import_module(PLUGIN_MODULE)
     # verl swallowed it, whatever it is; the report carries it.
@@ -82,14 +81,10 @@ def probe_verl() -> dict:
 
 
 def probe_vllm() -> dict:
-    """Import vLLM and compare its symbols with our ledger of it."""
+    """Import vLLM and compare its symbols with our lock file of it."""
     from vllm_patches import guard
 
-    return {"problem": guard.version_problem(), "ledger": [_ledger_row(state) for state in guard.audit()]}
-
-
-def _ledger_row(state: State) -> dict:
-    return {"symbol": state.symbol, "used_by": state.used_by, "ok": state.ok, "detail": state.detail}
+    return {"problem": guard.version_problem(), "ledger": upstream.problems(guard.LOCK)}
 
 
 def probe_torch() -> dict:

@@ -4,8 +4,6 @@ from recipes.doctor.environment import FAILURE, NOTICE, OK, Finding
 
 _FILE_WIDTH = 140
 _COLOURS = {OK: "green", NOTICE: "yellow", FAILURE: "bold red"}
-# One line each when all is well, unless --verbose: hundreds of symbols that are as expected.
-_FOLDED = ("verl ledger", "vllm ledger")
 
 
 def failed(nodes: dict[str, list[Finding]]) -> bool:
@@ -26,19 +24,12 @@ def render(nodes: dict[str, list[Finding]], verbose: bool = False) -> None:
         table = Table(title=node, title_justify="left", show_lines=False)
         for column in ("area", "item", "state", "detail"):
             table.add_column(column, overflow="fold")
-        folded = {} if verbose else {section: 0 for section in _FOLDED}
         for finding in findings:
-            if finding.state == OK and finding.section in folded:
-                folded[finding.section] += 1
-                continue
             text = escape(finding.detail) + (f"\n[bold]-> {escape(finding.remedy)}[/]" if finding.remedy else "")
             if verbose and finding.trace:
                 text += f"\n[dim]{escape(finding.trace.rstrip())}[/]"
             colour = _COLOURS[finding.state]
             table.add_row(finding.section, escape(finding.item), f"[{colour}]{finding.state}[/]", text)
-        for section, count in folded.items():
-            if count:
-                table.add_row(section, f"{count} symbols", f"[{_COLOURS[OK]}]{OK}[/]", "as expected")
         console.print(table)
     counts = {state: sum(f.state == state for findings in nodes.values() for f in findings) for state in _COLOURS}
     verdict = "[bold red]Not fit to run.[/]" if counts[FAILURE] else "[green]All is well.[/]"

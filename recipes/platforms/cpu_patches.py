@@ -8,7 +8,7 @@ from recipes.upstream.patching import patch_when_imported
 from recipes.upstream.vllm_distribution import alias_vllm_distribution
 from vllm_patches.upstream import is_replaced, replaces
 
-LEDGER_KEY = "recipes/platforms/cpu_patches.py"
+USED_BY = "recipes/platforms/cpu_patches.py"
 
 
 def name_one_collective_backend(module) -> None:
@@ -49,5 +49,5 @@ def offload_to_pageable_memory(module) -> None:
 def install() -> None:
     """Apply every patch to this process, each when verl imports the module it concerns."""
     alias_vllm_distribution()
-    patch_when_imported("verl.utils.distributed", LEDGER_KEY, name_one_collective_backend)
-    patch_when_imported("verl.workers.engine.fsdp.transformer_impl", LEDGER_KEY, offload_to_pageable_memory)
+    patch_when_imported("verl.utils.distributed", USED_BY, name_one_collective_backend)
+    patch_when_imported("verl.workers.engine.fsdp.transformer_impl", USED_BY, offload_to_pageable_memory)

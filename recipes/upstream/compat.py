@@ -1,25 +1,19 @@
-"""Compare the installed verl and Ray with what this project knows of them: versions and :mod:`recipes.upstream.ledger`.
+"""Compare the installed verl and Ray with what this project knows of them: versions, and ``upstream.lock.json``.
 
-Where a symbol does not look as its row says, `audit` reports it and `require` refuses, so that nothing runs on an
-upstream it was not written for.
+The lock file's features are the files of this project that rely on a symbol; `vllm_patches.upstream` describes it.
 """
 
 import importlib.metadata
-import inspect
-import os
+import json
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
 from recipes.errors import UnknownUpstreamError
-from recipes.upstream.ledger import LEDGER
-from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 from vllm_patches import upstream
-from vllm_patches.upstream import Digest, Ledger, Signature, State
 
+LOCK = Path(__file__).with_name("upstream.lock.json")
 # A program of its own: no other run imports what it stands on.
 SUPERVISED_START = "recipes/launch/supervised.py"
 # Distribution -> the versions this collection has run with, which `recipes.doctor` expects.
@@ -67,38 +61,21 @@ def trl_problem() -> str | None:
     )
 
 
-@contextmanager
-def _environment_kept() -> Iterator[None]:
-    """verl's SFT trainer sets variables as it is imported, which child processes would inherit."""
-    original = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - original.keys():
-            del os.environ[name]
-        os.environ.update(original)
-
-
-def audit(ledger: Ledger = LEDGER) -> list[State]:
-    """Compare each symbol with the installed verl and Ray; never raises. Importing them takes seconds."""
-    with vllm_known_by_either_name(), _environment_kept():
-        return upstream.audit(ledger)
-
-
 def files_of(recipe: str) -> list[str]:
-    """The files in the ledger that a recipe's run stands on: its own, and those that no recipe or program owns."""
+    """The files of the lock that a recipe's run stands on: its own, and those that no recipe or program owns."""
     others = re.compile(r"recipes/(sppo|serl|tandem|pasodoble|step_ppo|evaluation)/")
     return [
         file
-        for file in LEDGER
+        for file in json.loads(LOCK.read_text())["features"]
         if file != SUPERVISED_START and ((match := others.match(file)) is None or match[1] == recipe)
     ]
 
 
 def require(*files: str, module: str = "") -> None:
-    """Refuse a verl that has no tested version, or in which a symbol that these files rely on is not as expected.
+    """Refuse a verl that has no tested version, or in which a symbol that these files rely on is not as known.
 
     Args:
+        files: of the lock; all when none is named.
         module: look only at symbols of this upstream module; at all when empty.
 
     Raises:
@@ -112,25 +89,5 @@ def require(*files: str, module: str = "") -> None:
             f"verl {version} is installed, but only {TESTED_VERSIONS['verl']} is known; "
             f"run: pip install 'verl{TESTED_VERSIONS['verl']}'"
         )
-    rows = {file: tuple(row for row in LEDGER[file] if module in ("", row.name.partition(":")[0])) for file in files}
-    off = [f"{state.symbol} ({state.used_by}): {state.detail}" for state in audit(rows) if not state.ok]
-    if off:
+    if off := upstream.problems(LOCK, *files, module=module):
         raise UnknownUpstreamError(f"verl {version} is not as this project knows it: {'; '.join(off)}")
-
-
-def row_for(name: str) -> str:
-    """The ledger row for a symbol as it is installed now, ready to paste."""
-    found = upstream.beneath_patches(upstream.resolve(name))
-    lines = [f'Symbol(\n    "{name}",\n    "",']
-    if inspect.isroutine(found) or inspect.isclass(found):
-        lines.append(f'    Digest("{Digest.of(found).accepted}"),  # if its body is replaced or relied upon, else:')
-    if callable(found):
-        lines.append(f'    # Signature("{Signature.of(found).parameters}"),')
-    return "\n".join([*lines, "),"])
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m recipes.upstream.compat MODULE:ATTRIBUTE ...")
-    for argument in sys.argv[1:]:
-        print(row_for(argument))

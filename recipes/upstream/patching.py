@@ -1,4 +1,4 @@
-"""Replace code of verl in this process: as soon as verl imports it, and only where it looks as the ledger says."""
+"""Replace code of verl in this process: as soon as verl imports it, and only where it looks as the lock file says."""
 
 import traceback
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from recipes.upstream import compat, startup_errors
 
 
 def patch_when_imported(module: str, used_by: str, patch: Callable[[ModuleType], None]) -> None:
-    """Apply a patch to a module of verl as soon as it is imported, after checking its rows of the ledger.
+    """Apply a patch to a module of verl as soon as it is imported, after checking what the lock knows of it.
 
     What goes wrong is kept in :mod:`recipes.upstream.startup_errors`, because verl hides what a plug-in raises.
 
     Args:
-        used_by: the file whose rows of the ledger are checked, those of this module alone.
+        used_by: the file of the lock whose symbols of this module are checked.
     """
 
     def checked(imported: ModuleType) -> None:

@@ -2,8 +2,8 @@
 
     python tests/architecture/types_of_pure_modules.py
 
-The root of each recipe but its `main.py`, the errors, the reward functions, and the words of the ledgers of upstream
-symbols. The exit code is mypy's.
+The root of each recipe but its `main.py`, the errors, the reward functions, and the check of the upstream lock
+files. The exit code is mypy's.
 """
 
 import subprocess

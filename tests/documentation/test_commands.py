@@ -34,7 +34,6 @@ ELSEWHERE = {
 # Short commands that need nothing but the prepared folder.
 RUN_HERE = (
     "recipes.evaluation.report",
-    "recipes.upstream.compat",
     "reward_fns.check_dataset",
     "reward_fns.score_cases",
 )

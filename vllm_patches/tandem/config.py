@@ -32,7 +32,6 @@ SPECULATIVE_SCHEDULER = "vllm_patches.tandem.speculative.scheduler.SpeculativeSc
 REASON_KEY = "tandem_mode_reason"
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 MODES = ("auto", "lazy", "lock_step", "speculative")
-RUNNERS = ("v1", "v2")
 REQUEST_KEYS = tuple(field.name for field in dataclasses.fields(ScheduleParams)) + ("resume_len",)
 
 
@@ -45,7 +44,6 @@ class TandemConfig:
         mode: ``lock_step`` runs both models at every step, ``lazy`` only the one that writes, the other catching up in
             one query later; ``speculative`` lets the junior draft and the senior verify (``speculative.verify``);
             ``auto`` chooses.
-        runner: vLLM's model runner; ``v2`` serves the speculative mode alone, without adapters.
         selection_strategy, prob_senior, max_gap_tokens, chunk_size, word_align, seed: defaults of every request, see
             ``schedule.ScheduleParams``.
         boundary_token_ids: ids, or the path of a JSON list of ids, for the strategy named here; built from the
@@ -67,7 +65,6 @@ class TandemConfig:
 
     junior_model: str
     mode: str = "auto"
-    runner: str = "v1"
     selection_strategy: str = "word"
     prob_senior: float = 0.5
     max_gap_tokens: int = 32
@@ -91,10 +88,6 @@ class TandemConfig:
             raise ValueError(f"junior_model is {self.junior_model!r}; expected the path or hub id of the frozen model")
         if self.mode not in MODES:
             raise ValueError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
-        if self.runner not in RUNNERS:
-            raise ValueError(f"runner is {self.runner!r}; expected one of {', '.join(RUNNERS)}")
-        if self.runner == "v2" and self.mode not in ("auto", "speculative"):
-            raise ValueError(f"runner 'v2' serves the speculative mode alone, and mode is {self.mode!r}")
         for name in ("max_lag_tokens", "num_draft_tokens"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -270,8 +263,6 @@ def engine_arguments(
         no_drafts = why_no_drafts(config.junior_model, senior_model, config.junior_dtype)
     mode, reason = choose_mode(config.mode, config.word_align, lora, on_gpu, share, batch, windows, no_drafts)
     reason = f"{mode} ({reason})"
-    if config.runner == "v2" and mode != "speculative":
-        raise ValueError(f"runner 'v2' serves the speculative mode alone, and mode 'auto' is {reason}")
     if mode == "speculative":
         drafts = settings.get("num_draft_tokens") or drafts_for(share, config.prob_senior)
         config = dataclasses.replace(config, mode=mode, num_draft_tokens=drafts)
@@ -279,8 +270,7 @@ def engine_arguments(
         return {
             "worker_cls": WORKER,
             "scheduler_cls": SPECULATIVE_SCHEDULER,
-            # V2 takes no logits processors: there the entry point alone checks requests.
-            **({} if config.runner == "v2" else {"logits_processors": [check]}),
+            "logits_processors": [check],
             "additional_config": {
                 CONFIG_KEY: {**settings, "mode": mode, "num_draft_tokens": drafts},
                 REASON_KEY: reason,

@@ -84,7 +84,7 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
     faults = [
         sentence
         for fault, sentence in (
-            *_runner_faults(config, vllm_config),
+            (vllm_config.use_v2_model_runner, "the V2 model runner is on: register vllm_patches as a vLLM plug-in"),
             (
                 vllm_config.scheduler_config.async_scheduling,
                 "asynchronous scheduling is on: pass async_scheduling=False",
@@ -122,16 +122,6 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
     ]
     if faults:
         raise TandemRefusedError("tandem decoding refuses this engine: " + "; ".join(faults))
-
-
-def _runner_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
-    if config.runner == "v1":
-        return [(vllm_config.use_v2_model_runner, "the V2 model runner is on: register vllm_patches as a vLLM plug-in")]
-    return [
-        (not vllm_config.use_v2_model_runner, "the V1 model runner is on: register vllm_patches as a vLLM plug-in"),
-        (resolve_mode(config, vllm_config) != "speculative", "runner 'v2' serves the speculative mode alone"),
-        (vllm_config.lora_config is not None, "adapters are on, and runner 'v2' takes none: leave runner out"),
-    ]
 
 
 def _class_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:

@@ -1,8 +1,6 @@
-"""What the front end of a tandem engine needs: the mask on the output, the choice of a runner, a check of requests."""
+"""What the front end of a tandem engine needs: the mask on the output, the V1 runner, a check of requests."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -10,7 +8,6 @@ from vllm_patches.tandem.config import CONFIG_KEY
 from vllm_patches.upstream import is_replaced, replaces
 
 RESPONSES_KEY = "tandem_responses"
-DRAFT_MODEL_ON_V2 = "speculative method 'draft_model'"
 
 
 def add_authorship_property() -> None:
@@ -38,8 +35,8 @@ def _authorship_mask(output) -> list[int] | None:
 
 
 def choose_runner() -> None:
-    """Make ``VllmConfig.use_v2_model_runner`` say, for engines with a ``tandem`` section in ``additional_config``, what
-    that section says."""
+    """Keep engines with a ``tandem`` section in ``additional_config`` on the V1 model runner, which the decoder
+    extends; all other engines get what vLLM chooses."""
     from vllm.config import VllmConfig
 
     upstream = VllmConfig.use_v2_model_runner
@@ -48,26 +45,9 @@ def choose_runner() -> None:
 
     @replaces(upstream.fget)
     def use_v2_model_runner(config) -> bool:
-        return wants_v2(config) if is_tandem(config) else upstream.fget(config)
+        return not is_tandem(config) and upstream.fget(config)
 
     VllmConfig.use_v2_model_runner = property(use_v2_model_runner)
-
-
-def let_v2_have_the_junior() -> None:
-    """Take the draft model off what V2 does not support, for an engine that decodes in tandem on V2: the worker brings
-    the speculator that vLLM lacks."""
-    from vllm.config import VllmConfig
-
-    unsupported = VllmConfig._get_v2_model_runner_unsupported_features
-    if is_replaced(unsupported):
-        return
-
-    @replaces(unsupported)
-    def _get_v2_model_runner_unsupported_features(config) -> list[str]:
-        found = unsupported(config)
-        return [one for one in found if not (wants_v2(config) and one == DRAFT_MODEL_ON_V2)]
-
-    VllmConfig._get_v2_model_runner_unsupported_features = _get_v2_model_runner_unsupported_features
 
 
 def check_requests() -> None:
@@ -114,9 +94,3 @@ def is_tandem(vllm_config) -> bool:
     """Whether this engine was asked to decode in tandem."""
     additional = vllm_config.additional_config
     return isinstance(additional, dict) and CONFIG_KEY in additional
-
-
-def wants_v2(vllm_config) -> bool:
-    """Whether this engine was asked to decode in tandem on the V2 runner."""
-    section = vllm_config.additional_config[CONFIG_KEY] if is_tandem(vllm_config) else None
-    return isinstance(section, Mapping) and section.get("runner") == "v2"

@@ -75,7 +75,7 @@ def load_or_share(
     shares, reason = decide(config, senior_of(config, vllm_config))
     with set_model_tag(prefix):
         if shares:
-            # Its imports are those of the versions that the ledger's part `shared_weights` holds for.
+            # Its imports are those of the versions that the lock's feature `shared_weights` holds for.
             from vllm_patches.tandem import shared_weights
 
             fault = shared_weights.unshareable_layer(senior, vllm_config)

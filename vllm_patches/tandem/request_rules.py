@@ -20,9 +20,6 @@ from vllm_patches.tandem.engine_checks import TandemRefusedError, check_request_
 from vllm_patches.tandem.request_check import check_responses
 from vllm_patches.tandem.speculative.request_check import fault_of
 
-MOST_STOPS_ON_V2 = 128  # its MAX_NUM_STOP_TOKEN_IDS: beyond it V2 raises in the worker, which ends the engine
-LARGEST_SEED_ON_V2 = 2**63 - 1  # it keeps seeds as 64-bit numbers; a larger one raises in the worker
-
 
 class RequestRules:
     """The rules of one engine.
@@ -81,17 +78,6 @@ class RequestRules:
         fault = fault_of(params)
         if fault:
             raise ValueError(fault)
-        stops = len(params.all_stop_token_ids)
-        if self.config.runner == "v2" and params.min_tokens and stops > MOST_STOPS_ON_V2:
-            raise ValueError(
-                f"min_tokens stands beside {stops} stop tokens, and vLLM's V2 runner takes {MOST_STOPS_ON_V2}; an "
-                "engine with runner 'v1' takes them"
-            )
-        if self.config.runner == "v2" and params.seed is not None and params.seed + params.n - 1 > LARGEST_SEED_ON_V2:
-            raise ValueError(
-                f"seed is {params.seed} and n is {params.n}: vLLM counts the seed up over the responses, and its V2 "
-                f"runner takes {LARGEST_SEED_ON_V2} at most"
-            )
         limit = self._model_config.max_model_len - 2
         if prompt_length > limit:
             raise ValueError(

@@ -32,7 +32,6 @@ class TandemWorker(StockWorker):
         config = TandemConfig.from_mapping(vllm_config.additional_config.get(CONFIG_KEY, {}))
         check_engine(config, vllm_config)
         self._speculates = resolve_mode(config, vllm_config) == "speculative"
-        self._on_v2 = config.runner == "v2"
         if self._speculates:
             guard.require("speculative")
             vllm_config = without_request_check(vllm_config)
@@ -44,15 +43,8 @@ class TandemWorker(StockWorker):
         self._weights_asleep = False
 
     def init_device(self) -> None:
-        if self._on_v2:
-            from vllm_patches.tandem.speculative.v2.install import bring_the_junior
-
-            guard.require("speculative_v2")
-            bring_the_junior()
         super().init_device()
-        if self._on_v2:
-            from vllm_patches.tandem.speculative.v2.runner import SpeculativeRunnerMixin as Mixin
-        elif self._speculates:
+        if self._speculates:
             from vllm_patches.tandem.speculative.runner import SpeculativeRunnerMixin as Mixin
         else:
             from vllm_patches.tandem.runner import TandemRunnerMixin as Mixin

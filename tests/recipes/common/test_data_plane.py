@@ -13,7 +13,7 @@ INFO = [{"reward_extra_info": {"score": number}} for number in range(4)]
 
 @pytest.fixture(scope="module")
 def queue():
-    from recipes.upstream.compat import vllm_known_by_either_name
+    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
     with vllm_known_by_either_name():
         import ray

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.errors import EnvironmentProblem
-from recipes.upstream.compat import vllm_known_by_either_name
+from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
 with vllm_known_by_either_name():
     from transfer_queue import KVBatchMeta

@@ -70,9 +70,9 @@ def test_every_row_of_the_registration_table_is_reported(healthy):
     assert {(row.kind, row.name) for row in plugin.TABLE} <= reported
 
 
-def test_both_ledgers_are_reported(healthy):
+def test_both_lock_files_are_reported(healthy):
     sections = {finding["section"] for finding in json.loads(healthy.stdout)["nodes"]["this machine"]}
-    assert {"verl ledger", "vllm ledger"} <= sections
+    assert {"verl lock", "vllm lock"} <= sections
 
 
 def test_the_quick_form_answers_without_importing_verl_vllm_or_torch():
@@ -306,5 +306,5 @@ def test_every_node_of_a_running_cluster_is_examined(monkeypatch):
     nodes = json.loads(done.stdout)["nodes"]
     assert len(nodes) == 2, nodes
     (node,) = [findings for name, findings in nodes.items() if name != "cluster"]
-    assert {"versions", "plug-in", "verl ledger"} <= {finding["section"] for finding in node}
+    assert {"versions", "plug-in", "verl lock"} <= {finding["section"] for finding in node}
     assert done.returncode == (1 if any(finding["state"] == FAILURE for finding in node) else 0)

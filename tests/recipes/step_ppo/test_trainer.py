@@ -14,7 +14,7 @@ KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 
 @pytest.fixture(scope="module")
 def queue():
-    from recipes.upstream.compat import vllm_known_by_either_name
+    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
     with vllm_known_by_either_name():
         import ray

@@ -35,7 +35,7 @@ def test_a_mask_that_is_not_the_verified_one_is_refused(emitted, senior_tokens):
 
 @pytest.fixture(scope="module")
 def queue():
-    from recipes.upstream.compat import vllm_known_by_either_name
+    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
     with vllm_known_by_either_name():
         import ray

@@ -1,17 +1,18 @@
-"""A patch is applied to a module that looks as the ledger says, and to no other."""
+"""A patch is applied to a module that looks as the lock file says, and to no other."""
 
 import functools
+import importlib
+import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from recipes.upstream import compat, startup_errors
 from recipes.upstream.patching import patch_when_imported
-from vllm_patches.upstream import Signature, Symbol, is_replaced, replaces
+from vllm_patches.upstream import is_replaced, replaces
 
 
 def double(module):
@@ -25,33 +26,36 @@ def double(module):
 
 
 @pytest.fixture
-def messages(monkeypatch):
-    rows = {
-        "a.py": (Symbol("upstream_module:step", "doubled", Signature("batch")), Symbol("other_module:gone", "read"))
-    }
-    monkeypatch.setattr(compat, "LEDGER", rows)
+def messages(monkeypatch, tmp_path):
+    """A lock for `a.py`, whose upstream module doubles a batch; other symbols of `a.py` do not matter to it."""
+    (tmp_path / "upstream_package").mkdir()
+    (tmp_path / "upstream_package" / "module.py").write_text("def step(batch):\n    return batch + 1\n")
+    known = {"upstream_package.module:step": ["(batch)"], "other_package:gone": ["(batch)"]}
+    lock = tmp_path / "lock.json"
+    lock.write_text(json.dumps({"features": {"a.py": known}}))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(compat, "LOCK", lock)
     monkeypatch.setattr(startup_errors, "messages", [])
-    return startup_errors.messages
+    yield startup_errors.messages
+    for name in ("upstream_package.module", "upstream_package"):
+        sys.modules.pop(name, None)
 
 
-def imported(monkeypatch, step):
-    module = types.ModuleType("upstream_module")
-    module.step = step
-    monkeypatch.setitem(sys.modules, "upstream_module", module)
-    patch_when_imported("upstream_module", "a.py", double)
-    return module
+def imported():
+    patch_when_imported("upstream_package.module", "a.py", double)
+    return importlib.import_module("upstream_package.module")
 
 
-def test_a_module_as_expected_is_patched_and_still_shows_what_it_was(monkeypatch, messages):
-    module = imported(monkeypatch, lambda batch: batch + 1)
+def test_a_module_as_expected_is_patched(messages):
+    module = imported()
     assert module.step(3) == 8 and is_replaced(module.step) and messages == []
-    compat.require("a.py", module="upstream_module")
 
 
-def test_a_changed_module_is_left_alone_with_a_message(monkeypatch, messages):
-    module = imported(monkeypatch, lambda batch, metrics: batch)
+def test_a_changed_module_is_left_alone_with_a_message(tmp_path, messages):
+    (tmp_path / "upstream_package" / "module.py").write_text("def step(batch, metrics):\n    return batch\n")
+    module = imported()
     assert not is_replaced(module.step)
-    assert len(messages) == 1 and "expected (batch), found (batch, metrics)" in messages[0]
+    assert len(messages) == 1 and "upstream_package.module:step" in messages[0]
 
 
 def test_what_wraps_a_replacement_does_not_carry_the_replaced_callable_along():

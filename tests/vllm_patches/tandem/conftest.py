@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import gc
 import json
-import os
 import random
 import shutil
 from functools import cache
@@ -289,8 +288,6 @@ class Engine:
         from vllm_patches.tandem.config import engine_arguments
 
         vllm_patches.register()
-        if tandem.get("mode") == "speculative" and "TANDEM_RUNNER" in os.environ:  # set by v2/interpreter.py
-            tandem = {"runner": os.environ["TANDEM_RUNNER"]} | tandem
         options = dict(
             dtype="float32",
             enforce_eager=True,

@@ -188,18 +188,3 @@ def test_boundaries_by_hand_replace_those_of_the_configured_strategy(models):
 def test_settings_are_picklable_values():
     config = TandemConfig("j", prob_senior=0.25)
     assert pickle.loads(pickle.dumps(config)) == config
-
-
-def test_a_runner_that_does_not_exist_or_does_not_serve_the_mode():
-    with pytest.raises(ValueError, match="runner is 'v3'; expected one of v1, v2"):
-        TandemConfig("junior", runner="v3")
-    with pytest.raises(ValueError, match="runner 'v2' serves the speculative mode alone, and mode is 'lazy'"):
-        TandemConfig("junior", mode="lazy", runner="v2")
-    with pytest.raises(ValueError, match="mode 'auto' is lock_step"):
-        engine_arguments(dict(junior_model="junior", runner="v2"), lora=True, on_gpu=False)
-
-
-def test_the_arguments_of_an_engine_on_v2_name_no_logits_processor():
-    settings = dict(junior_model="junior", mode="speculative")
-    on_v1, on_v2 = (engine_arguments(settings | dict(runner=name)) for name in ("v1", "v2"))
-    assert set(on_v1) - set(on_v2) == {"logits_processors"}

@@ -1,6 +1,5 @@
 """Combinations that tandem decoding does not take are refused by name, from vLLM's own resolved configuration."""
 
-import dataclasses
 import re
 
 import pytest
@@ -282,24 +281,6 @@ def test_the_reason_for_the_mode_is_the_one_written_down_or_its_own(configuratio
     config, engine = configuration()
     del engine.additional_config[REASON_KEY]
     assert mode_and_reason(config, engine) == ("lazy", "lazy (neither drafts nor an adapter were configured)")
-
-
-def test_only_the_settings_put_a_tandem_engine_on_v2(configuration):
-    config, engine = configuration(SPECULATIVE | dict(num_draft_tokens=3))
-    draft_model = "speculative method 'draft_model'"
-    assert draft_model in engine._get_v2_model_runner_unsupported_features()
-    engine.additional_config["tandem"]["runner"] = "v2"
-    assert engine.use_v2_model_runner is True
-    assert draft_model not in engine._get_v2_model_runner_unsupported_features()
-    check_engine(dataclasses.replace(config, runner="v2"), engine)
-    for changes, says in (
-        (dict(use_v2_model_runner=False), "the V1 model runner is on: register vllm_patches"),
-        (dict(lora_config=object()), "adapters are on, and runner 'v2' takes none"),
-    ):
-        with pytest.raises(TandemRefusedError, match=says):
-            check_engine(dataclasses.replace(config, runner="v2"), Changed(engine, **changes))
-    with pytest.raises(TandemRefusedError, match="the V2 model runner is on"):
-        check_engine(config, engine)
 
 
 @pytest.mark.parametrize("wish", ["0", "1", None])

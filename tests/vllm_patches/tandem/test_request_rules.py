@@ -68,32 +68,6 @@ def test_a_request_that_no_worker_could_serve_is_refused(models, extra, says):
         rules(models).check(request(extra))
 
 
-def test_more_stop_tokens_than_the_v2_runner_takes_are_refused_there(models):
-    """V2 raises in its worker, which ends the engine for every client."""
-
-    def check(number, runner):
-        one = request(None)
-        one.sampling_params = SamplingParams(min_tokens=1, stop_token_ids=list(range(number)))
-        return rules(models, mode="speculative", runner=runner).check(one)
-
-    with pytest.raises(ValueError, match="min_tokens stands beside 129 stop tokens"):
-        check(129, "v2")
-    check(128, "v2")
-    check(129, "v1")
-
-
-def test_a_seed_that_vllm_counts_beyond_what_the_v2_runner_keeps_is_refused_there(models):
-    def check(seed, n, runner):
-        one = request(None)
-        one.sampling_params = SamplingParams(seed=seed, n=n)
-        return rules(models, mode="speculative", runner=runner).check(one, from_client=True)
-
-    with pytest.raises(ValueError, match="seed is 9223372036854775807 and n is 2"):
-        check(2**63 - 1, 2, "v2")
-    check(2**63 - 1, 1, "v2")
-    check(2**63 - 2, 2, "v2")
-
-
 @pytest.mark.parametrize(("seed", "n", "refused"), [(-2, 2, True), (-3, 3, True), (-3, 2, False), (-5, 3, False)])
 def test_no_response_of_several_may_have_the_seed_that_vllm_takes_for_none(seed, n, refused):
     """Between processes it would become None, and the response's coins others than the client computes."""
@@ -157,7 +131,6 @@ def test_streaming_input_embeddings_and_pooling_are_refused(models):
 
 
 def test_several_responses_with_the_same_coins_are_refused_before_vllm_splits_them(models):
-    """An engine on the V2 runner has no logits processor that could say it."""
     params = SamplingParams(n=2, extra_args={CONFIG_KEY: {}})
     several = SimpleNamespace(sampling_params=params, prompt_token_ids=[5, 6, 7], resumable=False)
     with pytest.raises(ValueError, match="n is 2, and all responses would draw the same author coins"):

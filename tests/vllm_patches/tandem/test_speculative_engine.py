@@ -279,9 +279,8 @@ def test_aborted_requests_leave_no_trace(engine, jobs, expected):
         assert (list(finished[i].token_ids), finished[i].authorship_mask) == (expected[i].token_ids, expected[i].mask)
     engine.run(jobs[:1])
     runner = engine.runner
-    on_v2 = runner.tandem_config.runner == "v2"
-    kept = [runner.req_states.req_id_to_index] if on_v2 else [runner._states, runner._noise_keys, runner._resumed]
-    assert all(len(one) <= 1 for one in [*kept, runner._draft_log_probs._of])
+    kept = [runner._states, runner._noise_keys, runner._resumed, runner._draft_log_probs._of]
+    assert all(len(one) <= 1 for one in kept)
 
 
 def test_the_junior_outlives_a_deep_sleep(engine, jobs, expected):

@@ -92,11 +92,33 @@ class Round:
         """
         had_drafts = self.num_drafts > 0
         emits = self.samples & (self.authors[:, 0] == SENIOR)
-        return JuniorInputs.of(np.where(had_drafts, 2, self.query_lengths + emits), had_drafts | emits)
+        lengths = np.where(had_drafts, 2, self.query_lengths + emits)
+        ends = np.cumsum(lengths)
+        requests = np.repeat(np.arange(len(lengths)), lengths)
+        within = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
+        newest = np.zeros(len(requests), dtype=bool)
+        newest[(ends - 1)[had_drafts | emits]] = True
+        return JuniorInputs(requests, within, newest, ends)
 
     def outcome(self, emitted: Sequence[Sequence[int]]) -> Outcome:
         """Counts over requests that had drafts; ``emitted`` (N lists) is what every request emitted."""
-        return outcome_of(self.samples, self.num_drafts, self.drafts, self.authors, emitted)
+        counts = np.fromiter(map(len, emitted), dtype=np.int64, count=len(emitted))
+        tokens = np.full(self.authors.shape, NOTHING, dtype=np.int64)
+        tokens[np.arange(self.authors.shape[1]) < counts[:, None]] = np.fromiter(
+            (i for row in emitted for i in row), dtype=np.int64, count=int(counts.sum())
+        )
+        had_drafts, positions = self.num_drafts > 0, np.arange(self.drafts.shape[1])
+        reached = positions < np.minimum(self.num_drafts, counts)[:, None]
+        tested = reached & (self.authors[:, :-1] == SENIOR)
+        return Outcome(
+            rounds=int(had_drafts.sum()),
+            drafted=int(self.num_drafts.sum()),
+            emitted=int(counts[had_drafts].sum()),
+            reached=int(reached.sum()),
+            tested=int(tested.sum()),
+            passed=int((tested & (tokens[:, :-1] == self.drafts)).sum()),
+            silent=int((self.samples & (counts == 0)).sum()),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,16 +130,6 @@ class JuniorInputs:
     within: np.ndarray
     newest: np.ndarray
     ends: np.ndarray
-
-    @classmethod
-    def of(cls, lengths: np.ndarray, ends_in_newest: np.ndarray) -> JuniorInputs:
-        """The layout of ``lengths`` (N,) tokens a request; ``ends_in_newest`` (N,) says whose last is the newest."""
-        ends = np.cumsum(lengths)
-        requests = np.repeat(np.arange(len(lengths)), lengths)
-        within = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
-        newest = np.zeros(len(requests), dtype=bool)
-        newest[(ends - 1)[ends_in_newest]] = True
-        return cls(requests, within, newest, ends)
 
 
 @dataclasses.dataclass
@@ -141,34 +153,6 @@ class Outcome:
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
-
-
-def outcome_of(
-    samples: np.ndarray,
-    num_drafts: np.ndarray,
-    drafts: np.ndarray,
-    authors: np.ndarray,
-    emitted: Sequence[Sequence[int]],
-) -> Outcome:
-    """``Round.outcome`` from the parts of a round, which are named as there."""
-    had_drafts = num_drafts > 0
-    counts = np.fromiter(map(len, emitted), dtype=np.int64, count=len(emitted))
-    tokens = np.full(authors.shape, NOTHING, dtype=np.int64)
-    tokens[np.arange(authors.shape[1]) < counts[:, None]] = np.fromiter(
-        (i for row in emitted for i in row), dtype=np.int64, count=int(counts.sum())
-    )
-    positions = np.arange(drafts.shape[1])
-    reached = positions < np.minimum(num_drafts, counts)[:, None]
-    tested = reached & (authors[:, :-1] == SENIOR)
-    return Outcome(
-        rounds=int(had_drafts.sum()),
-        drafted=int(num_drafts.sum()),
-        emitted=int(counts[had_drafts].sum()),
-        reached=int(reached.sum()),
-        tested=int(tested.sum()),
-        passed=int((tested & (tokens[:, :-1] == drafts)).sum()),
-        silent=int((samples & (counts == 0)).sum()),
-    )
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ class Tokenizer:
 
 @pytest.fixture(scope="module")
 def tq():
-    from recipes.upstream.compat import vllm_known_by_either_name
+    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
 
     with vllm_known_by_either_name():
         import ray

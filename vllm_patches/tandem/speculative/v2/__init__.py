@@ -1,1 +1,0 @@
-"""The speculative mode on vLLM's V2 model runner."""
