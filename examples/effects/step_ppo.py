@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, token_rewards
 
-FOLDER, PAGE = record.RESULTS / "step_ppo", record.RESULTS.parent / "step_ppo.md"
+FOLDER = record.RESULTS / "step_ppo"
 SEEDS, DEVELOPMENT_SEED, RATES = (1, 2, 3, 4, 5), 0, (1e-4, 3e-4, 1e-3)
 STEPS, EVALUATE_EVERY, RESPONSES = 45, 9, 16
 WIDTH, WARM_UP_STEPS, EVALUATED = 48, 250, 256

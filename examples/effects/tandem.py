@@ -178,7 +178,6 @@ def _actor_config():
 
 
 FOLDER = RESULTS / "tandem"
-PAGE = RESULTS.parent / "tandem.md"
 # Arms whose learning rate is chosen on the development seed, and the arms that take it over.
 CHOSEN = {
     "tandem": ("tandem p=.25", "tandem p=.75", "tandem, own start"),

@@ -1,7 +1,9 @@
 """Every file of the project parses, and speaks of no particular machine."""
 
 import ast
+import functools
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,42 +13,50 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = re.compile(r"^(\.venv.*|\.git|\.cache|\..*_cache|\.hypothesis|__pycache__|outputs|build|dist|.*\.egg-info)$")
-FILES = sorted(
-    path
-    for path in ROOT.rglob("*")
-    if path.is_file() and not any(SKIPPED.match(part) for part in path.relative_to(ROOT).parts)
-)
 # A home directory or a scratch mount; "/home/" and the like alone, as in a pattern, name nobody.
 MACHINE_PATH = re.compile(r"(?<![\w.}$)-])/(?:work|home|root|Users|mnt|data\d*)/\w[\w.-]*/|[A-Z]:\\Users\\\w")
 
 
-def named(*suffixes: str) -> list:
-    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in FILES if path.suffix in suffixes]
+@functools.cache
+def files() -> list[Path]:
+    """Every file of the checkout but what tools and runs have made."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not SKIPPED.match(name)]
+        found += [Path(folder, name) for name in names if not SKIPPED.match(name)]
+    return sorted(found)
 
 
-@pytest.mark.parametrize("path", named(".sh"))
-def test_shell_scripts_parse(path):
-    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def problem(path: Path) -> str | None:
+    """What is wrong with the syntax of a file, or a Python module without a docstring."""
+    try:
+        if path.suffix == ".sh":
+            done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
+            return done.stderr or None
+        if path.suffix in (".yaml", ".yml"):
+            list(yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader))
+        if path.suffix in (".json", ".jsonl"):
+            text = path.read_text(encoding="utf-8")
+            for document in text.splitlines() if path.suffix == ".jsonl" else [text]:
+                json.loads(document)
+        if path.suffix == ".py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            return "no module docstring" if tree.body and not ast.get_docstring(tree) else None
+    except (ValueError, SyntaxError, yaml.YAMLError) as error:
+        return str(error)
+    return None
 
 
-@pytest.mark.parametrize("path", named(".yaml", ".yml"))
-def test_yaml_parses(path):
-    with path.open(encoding="utf-8") as stream:
-        list(yaml.safe_load_all(stream))
+def test_every_file_parses_and_every_module_says_what_it_is():
+    assert {str(path.relative_to(ROOT)): found for path in files() if (found := problem(path))} == {}
 
 
-@pytest.mark.parametrize("path", named(".json", ".jsonl"))
-def test_json_parses(path):
-    text = path.read_text(encoding="utf-8")
-    for document in text.splitlines() if path.suffix == ".jsonl" else [text]:
-        json.loads(document)
-
-
-@pytest.mark.parametrize("path", named(".py"))
-def test_every_module_says_what_it_is(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not tree.body or ast.get_docstring(tree), "no module docstring"
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.sh", "if"), ("a.yaml", "a: ["), ("a.jsonl", "{}\n{"), ("a.py", "x = 1"), ("b.py", "x =")]
+)
+def test_what_does_not_parse_is_seen(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert problem(tmp_path / name)
 
 
 def imported_siblings(path: Path) -> set[Path]:
@@ -90,7 +100,7 @@ def test_two_helpers_of_one_name_are_seen(tmp_path):
 
 def test_no_file_names_a_place_on_somebodys_machine():
     offences = []
-    for path in FILES:
+    for path in files():
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError:

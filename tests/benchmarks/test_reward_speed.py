@@ -22,6 +22,8 @@ from reward_fns.shapes import shape_of
 MIX = [json.loads(line) for line in (Path(__file__).parent / "answer_mix.jsonl").read_text().splitlines()]
 CORES = 2
 
+pytestmark = pytest.mark.long
+
 
 def pairwise_double_parsing(texts):
     """The vote as SeRL runs it: every pair parsed and verified anew, in both directions when the first fails."""

@@ -2,7 +2,6 @@
 
     python tests/faults/soak.py --recipe sppo --steps 200 --json outputs/soak.jsonl
     python tests/faults/soak.py --pool 1000000
-    python tests/faults/soak.py --table tests/faults/soak.jsonl
 
 A run is sampled every few seconds: memory that is its own (USS) and open descriptors of each process, by title, and the
 shared memory of the host. What counts is the slope after a warm-up: at most 1 MB of memory for 100 steps, at most one
@@ -165,45 +164,17 @@ def verdict(figures: dict) -> list[str]:
     return found
 
 
-def table(lines: list[str]) -> str:
-    """Markdown of the runs in a file of figures: what grows more than it may after a step, and the most of all else."""
-    rows = [
-        "| recipe | steps | from | minutes | grows, MB per 100 steps | most of any other process | descriptors | time |"
-    ]
-    rows.append("|---|---|---|---|---|---|---|---|")
-    for figures in map(json.loads, lines):
-        if "recipe" not in figures:
-            continue
-        memory = {}
-        for name, mb in figures["memory_mb_per_100_steps"].items():
-            title = name.rsplit(" ", 1)[0].removeprefix("ray::")
-            memory[title] = max(mb, memory.get(title, mb))
-        over = {title: mb for title, mb in memory.items() if mb > MEMORY_PER_100_STEPS}
-        grows = ", ".join(f"{title} {mb:+.1f}" for title, mb in sorted(over.items(), key=lambda item: -item[1]))
-        most = max((mb for title, mb in memory.items() if title not in over), default=0.0)
-        descriptors = max(figures["descriptors_per_100_steps"].values(), default=0.0)
-        rows.append(
-            f"| {figures['recipe']} | {figures['steps']} | {figures['from_step']} | {figures['seconds'] / 60:.0f} "
-            f"| {grows or '-'} | {most:+.1f} | {descriptors:+.1f} | {figures['step_time_ratio']:.2f} |"
-        )
-    return "\n".join(rows)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Return 0 when nothing grows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--recipe", choices=sorted(RECIPES))
     what.add_argument("--pool", type=int, metavar="ANSWERS")
-    what.add_argument("--table", type=Path, metavar="FILE", help="print what a file of figures holds")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=50, help="steps that do not count")
     parser.add_argument("--seconds", type=float, default=7200.0, help="after which a run is ended")
     parser.add_argument("--json", help="file that the figures are added to")
     args = parser.parse_args(argv)
-    if args.table:
-        print(table(args.table.read_text(encoding="utf-8").splitlines()))
-        return 0
     if args.pool:
         figures = watch_pool(args.pool)
     else:

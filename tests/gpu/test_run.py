@@ -31,7 +31,7 @@ def test_a_stage_runs_and_one_that_needs_a_gpu_is_skipped_with_the_reason(tmp_pa
     records = [json.loads(line) for line in (tmp_path / "gpu/results.jsonl").read_text().splitlines()]
     assert [record["stage"] for record in records] == ["install", "decoder"]
     assert records[0]["step"] == "doctor" and records[0]["seconds"] > 0
-    assert done.returncode == (0 if records[0]["ok"] else 1)
+    assert records[0]["ok"] and done.returncode == 0, Path(records[0]["log"]).read_text()
     assert "verl" in Path(records[0]["log"]).read_text(), "the doctor must have said something"
     assert records[1]["skipped"] == "torch has no GPU here"
     summary = (tmp_path / "gpu/summary.md").read_text()

@@ -172,11 +172,6 @@ def test_verl_finds_the_plug_in_there(clean_python, tmp_path):
     assert Path(loaded).is_relative_to(clean_python.parents[1])
 
 
-def test_the_doctor_is_content_there(clean_python, tmp_path):
-    report = json.loads(run([str(clean_python), "-m", "recipes.doctor", "--json"], cwd=tmp_path))
-    assert report
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_plain_install_resolves_and_imports(tmp_path, wheel):
