@@ -37,7 +37,7 @@ ELSEWHERE = {
 RUN_HERE = (
     "recipes.evaluation.report",
     "reward_fns.check_dataset",
-    "reward_fns.score_cases",
+    "tests/tools/score_cases.py",
 )
 
 

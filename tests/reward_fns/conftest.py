@@ -8,7 +8,7 @@ import pytest
 from reward_fns.pool import Pool
 
 # Workers import the tasks of these tests by name, along the same path.
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tools")]
 
 
 def processes_of(parent: int) -> list[int]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from score_cases import read_table
 
 from reward_fns.check_dataset import check, main
 from reward_fns.pool import Pool
-from reward_fns.score_cases import read_table
 
 ROOT = Path(__file__).parents[2]
 SOUND = [

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from score_cases import load_cases
 
 from reward_fns import math as reward_math
-from reward_fns.cases import load_cases
 from reward_fns.errors import BudgetSpent, OptionError, SkipError
 from reward_fns.gold import gold_answers
 from reward_fns.math import ascore, compute_score, compute_score_async, compute_score_batch, score, score_batch
@@ -177,20 +177,20 @@ def test_lenient_mode_is_math_verify_with_its_defaults():
     from math_verify import parse, verify
 
     rows = [*load_cases("right", "control")[::4], *load_cases("wrong", "adversarial")[::8]]
-    rows = [case for case in rows if isinstance(case.gold, str) and len(case.response) < 150]
-    ours = score_batch([case.response for case in rows], [case.gold for case in rows], mode="lenient")
+    rows = [case for case in rows if isinstance(case["gold"], str) and len(case["response"]) < 150]
+    ours = score_batch([case["response"] for case in rows], [case["gold"] for case in rows], mode="lenient")
     different, slow = [], 0
     for case, result in zip(rows, ours, strict=True):
         # The library has a limit of its own; near it, both answer what a busy machine lets them.
         if isinstance(result, Score) and result.seconds > 2.0:
             slow += 1
             continue
-        (gold,), _ = gold_answers(case.gold)
+        (gold,), _ = gold_answers(case["gold"])
         golds = parse(rf"\boxed{{{gold}}}")
-        expected = float(verify(golds, parse(case.response)))
+        expected = float(verify(golds, parse(case["response"])))
         got = result.value if isinstance(result, Score) else None
         if got != (expected if golds else None):
-            different.append((case.id, expected, result))
+            different.append((case["id"], expected, result))
     assert different == [] and slow <= 0.05 * len(rows)
 
 

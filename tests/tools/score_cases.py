@@ -1,9 +1,10 @@
-"""Precision, recall and time of a grader on a table of cases: `python -m reward_fns.score_cases FILE ...`.
+"""Precision, recall and time of a grader on a table of cases: `python tests/tools/score_cases.py FILE ...`.
 
 A table is JSON lines with `gold`, `response` and `expected` (1 or 0; "skip" where no response can be judged), and
-optionally `kind` (or `class`), the class that a row belongs to. So the graders here can be held against VerifyBench,
-VAR or your own logs. `--grader` takes `strict`, `lenient`, `math-verify` (the bare library, one process, its own
-time-outs) or `module:function` of any other grader, for example `verl.utils.reward_score.math_reward:compute_score`.
+optionally `kind` (or `class`), the class that a row belongs to. Ours, in `tests/reward_fns/cases`, also hold `id`,
+`reason` (the one that the strict rule gives), `why` (what a row is about) and, for multiple choice, `style`.
+`--grader` takes `strict`, `lenient`, `math-verify` (the bare library, one process, its own time-outs) or
+`module:function` of any other grader, for example `verl.utils.reward_score.math_reward:compute_score`.
 
 A row counts as accepted when its score is positive. Precision is the share of right rows among the accepted, recall
 the share of accepted among the right rows; a row that is skipped is not accepted. Exits with 1 under
@@ -25,6 +26,8 @@ from reward_fns.forked_worker import resolve
 from reward_fns.math import score_batch
 from reward_fns.pool import Kind, Pool
 from reward_fns.result import Score, Skip, normalise
+
+CASES = Path(__file__).parents[1] / "reward_fns" / "cases"
 
 
 @dataclass
@@ -92,6 +95,12 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def load_cases(*families: str) -> list[dict[str, Any]]:
+    """The rows of our own tables: of the named families, such as right or hostile, or of all."""
+    names = families or sorted(path.stem for path in CASES.glob("*.jsonl"))
+    return [row | {"family": name} for name in names for row in read_table(CASES / f"{name}.jsonl")]
+
+
 def grade(reference: str, response: str, gold: str) -> float | None:
     """The score that a grader gives, whatever of the usual signatures it has; None when it judges nothing."""
     function = resolve(reference)
@@ -123,10 +132,10 @@ def judge(rows: Sequence[dict[str, Any]], grader: str, pool: Pool, time_limit: f
         results = score_batch(responses, golds, mode=grader, time_limit=time_limit)
         share = (time.perf_counter() - started) / max(len(rows), 1)
         return [(result, share) for result in results]
-    reference = "reward_fns.score_cases:bare_math_verify" if grader == "math-verify" else grader
+    reference = "score_cases:bare_math_verify" if grader == "math-verify" else grader
     calls = [(reference, response, gold) for response, gold in zip(responses, golds, strict=True)]
     judged = []
-    for outcome in pool.map("reward_fns.score_cases:grade", calls, time_limit=time_limit):
+    for outcome in pool.map("score_cases:grade", calls, time_limit=time_limit):
         done = outcome.kind is Kind.DONE and outcome.value is not None
         judged.append((Score(outcome.value) if done else Skip(outcome.kind.value), outcome.seconds))
     return judged
@@ -144,7 +153,7 @@ def tally(rows: Iterable[dict[str, Any]], judged: Iterable[tuple[Any, float]]) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m reward_fns.score_cases", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python tests/tools/score_cases.py", description=__doc__.partition("\n")[0])
     parser.add_argument("path", type=Path, nargs="+", help="JSON lines with gold, response, expected")
     parser.add_argument("--grader", default="strict", help="strict, lenient, math-verify or module:function")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for one row")

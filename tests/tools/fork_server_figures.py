@@ -1,4 +1,4 @@
-"""The standard library's forkserver against ours: `python tests/reward_fns/fork_server_figures.py`.
+"""The standard library's forkserver against ours: `python tests/tools/fork_server_figures.py`.
 
 Prints, for each, the seconds to the first answer (the import of math-verify included), the milliseconds to an answer
 from a worker that replaces a killed one, the memory that a worker adds (Pss), and how long processes outlive a parent
