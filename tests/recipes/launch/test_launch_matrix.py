@@ -185,12 +185,10 @@ def check_step(recipe, config):
 
     dp, size = ranks(actor.engine)
     if recipe.name == "pasodoble":
-        from importlib import import_module, util
+        from recipes.pasodoble.adapters.side import Side
 
-        where = "recipes.pasodoble.adapters.side"
-        side = import_module(where if util.find_spec(where) else "recipes.pasodoble.side").Side
         stub = SimpleNamespace(mini_batch_size=config.pasodoble.solver_mini_batch_size)
-        total = side._get_required_batch_multiple(stub, dp)
+        total = Side._get_required_batch_multiple(stub, dp)
         trained = stub.mini_batch_size or total
     else:
         stub = SimpleNamespace(config=config, use_critic=need_critic(config), global_steps=1)
