@@ -14,8 +14,9 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 # Time says nothing on a machine that does other work as well; the suite has limits of its own.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", max_examples=30, **PATIENT)
+settings.register_profile("long", max_examples=200, **PATIENT)
 # Hydra reads every file of a config anew each time one is composed, which the suite does hundreds of times: the parser
 # in C, of the same library and with the same result, takes a quarter off.
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -23,6 +24,20 @@ yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run the tests marked long")
+
+
+def pytest_configure(config):
+    settings.load_profile("long" if config.getoption("--long") else "ci")
+
+
+@pytest.fixture(autouse=True)
+def environment():
+    """What a test, or the code that it calls, sets in this process's environment ends with it."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def pytest_collection_modifyitems(config, items):
