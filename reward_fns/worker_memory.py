@@ -49,7 +49,7 @@ class WorkerMemory:
         yield
         self._base = self._address_space()
         most = min(self._base + self.limit, most)
-        # The hard limit too: what was loaded cannot raise it again.
+        # The hard limit too: what was loaded cannot raise it again without privileges.
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
     def _address_space(self) -> int:

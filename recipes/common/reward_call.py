@@ -3,10 +3,8 @@
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from recipes.common import confinement
-from recipes.errors import EnvironmentProblem
 from reward_fns import worker_memory
 from reward_fns.result import Skip, normalise, to_verl
 
@@ -33,51 +31,35 @@ def load_function(path: str, name: str) -> Callable:
 
 
 @functools.cache
-def _confined(allow: tuple[str, ...]) -> None:
-    """Once in each worker, before anything of the user's is imported."""
-    confinement.confine(allow)
-
-
-@functools.cache
-def prepared(path: str, name: str, allow: tuple[str, ...] | None) -> Callable:
-    """The function, loaded under the limits of this process, which count from then on what its calls take.
-
-    Raises:
-        Whatever the user's module raises as it is imported.
-    """
-    if allow is not None:
-        _confined(allow)
+def _prepared(path: str, name: str) -> Callable:
+    """The function, loaded under the limits of this process, which count from then on what its calls take."""
     with worker_memory.loading():
         return load_function(path, name)
 
 
-def why_not_loaded(path: str, name: str, allow: Sequence[str] | None = None) -> str:
+def why_not_loaded(path: str, name: str) -> str:
     """Why the function cannot be loaded under the limits of this process, "" where it can."""
-    loaded = _prepared_or_skip(path, name, allow)
+    loaded = _prepared_or_skip(path, name)
     return loaded.reason if isinstance(loaded, Skip) else ""
 
 
-def _prepared_or_skip(path: str, name: str, allow: Sequence[str] | None) -> Callable | Skip:
+def _prepared_or_skip(path: str, name: str) -> Callable | Skip:
     try:
-        return prepared(path, name, None if allow is None else tuple(allow))
+        return _prepared(path, name)
     # Of MemoryError too no response is to blame.
     except Exception as error:
-        fault = raised(error)
-        if not isinstance(error, EnvironmentProblem) and not _refused(error) and (room := worker_memory.room_to_load()):
-            return Skip(
-                f"{fault.reason}; this came as the function was loaded, for which algorithm.reward_faults.memory_limit "
-                f"leaves {room / 2**30:.3g} GiB of address space"
-            )
-        return fault
+        fault, room = raised(error), worker_memory.room_to_load()
+        if not room:
+            return fault
+        return Skip(
+            f"{fault.reason}; this came as the function was loaded, for which algorithm.reward_faults.memory_limit "
+            f"leaves {room / 2**30:.3g} GiB of address space"
+        )
 
 
-def call(path: str, name: str, arguments: Mapping, allow: Sequence[str] | None = None) -> dict[str, float | str]:
-    """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception.
-
-    Args:
-        allow: permissions of a function of the user's (`recipes.common.confinement`), None for one of ours.
-    """
-    function = _prepared_or_skip(path, name, allow)
+def call(path: str, name: str, arguments: Mapping) -> dict[str, float | str]:
+    """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception."""
+    function = _prepared_or_skip(path, name)
     if isinstance(function, Skip):
         return to_verl(function)
     try:
@@ -91,17 +73,4 @@ def call(path: str, name: str, arguments: Mapping, allow: Sequence[str] | None =
 
 def raised(error: BaseException) -> Skip:
     """A reward function that raises judged nothing: a Skip with the exception's name, its message after a colon."""
-    text = " ".join(str(error).split())
-    if _refused(error):
-        text += "; what a reward function may do beside reading stands in algorithm.reward_faults.allow"
-    return Skip(f"raised_{type(error).__name__}: {text}")
-
-
-def _refused(error: BaseException | None) -> bool:
-    """Whether a permission was missing, whatever a library made of it."""
-    seen = 0
-    while error is not None and seen < 10:
-        if isinstance(error, PermissionError):
-            return True
-        error, seen = error.__cause__ or error.__context__, seen + 1
-    return False
+    return Skip(f"raised_{type(error).__name__}: {' '.join(str(error).split())}")

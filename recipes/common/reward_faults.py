@@ -24,8 +24,6 @@ class RewardFaults:
         isolate: run the function in a process that can be killed; ``auto`` leaves out the functions of ``reward_fns``,
             which bound themselves, and coroutine functions, which are bounded by ``time_limit`` on the event loop.
         workers: such processes in each reward worker.
-        allow: what a function of yours keeps in such a process: ``network``, ``processes``, ``files`` (writing them),
-            ``environment`` (the variables that look like secrets). See `recipes.common.confinement`.
         skip_share: share of a batch, in [0, 1], that may be skipped before the run stops.
         min_skips: fewer skips than this never stop a run.
         min_group: responses a prompt must keep when some are skipped; smaller groups are dropped whole, because a
@@ -36,7 +34,6 @@ class RewardFaults:
     memory_limit: Count = 2 << 30
     isolate: Literal["auto", "always", "never"] = "auto"
     workers: Count = 2
-    allow: tuple[Literal["network", "processes", "files", "environment"], ...] = ()
     skip_share: Share = 0.1
     min_skips: Count = 1
     min_group: Count = 2
@@ -46,10 +43,6 @@ class RewardFaults:
         if not path or reward_model or self.isolate == "never" or is_coroutine_function(function):
             return False
         return self.isolate == "always" or not path.startswith(OWN_FUNCTIONS)
-
-    def allows(self, path: str) -> tuple[str, ...] | None:
-        """What the function of this path keeps there, None for everything: it is one of ours."""
-        return None if path.startswith(OWN_FUNCTIONS) else self.allow
 
     @property
     def budget(self) -> FailureBudget:

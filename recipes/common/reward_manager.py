@@ -5,20 +5,17 @@ a call runs under limits, and what it did reaches the trainer under one fixed se
 """
 
 import asyncio
-import logging
 
 from omegaconf import OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.utils.reward_score import default_compute_score
 
-from recipes.common import confinement, reward_call
+from recipes.common import reward_call
 from recipes.common.reward_faults import BLOCK, OWN_FUNCTIONS, RewardFaults, is_coroutine_function
 from recipes.common.settings import read
 from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import Result, Score, Skip, from_verl, normalise, to_verl
-
-logger = logging.getLogger(__name__)
 
 RESPONSE_FAULTS = {Kind.TIME_OUT: "time_out", Kind.MEMORY: "memory", Kind.CRASH: "crash"}
 
@@ -35,8 +32,6 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
         self.reward_router_address = reward_router_address
         self.reward_model_tokenizer = reward_model_tokenizer
         self.faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
-        if self._isolated() and not self.path.startswith(OWN_FUNCTIONS) and (reason := confinement.why_not()):
-            logger.warning("%s runs in a process of its own, but with network and files: %s", self.path, reason)
 
     async def run_single(self, data: DataProto) -> dict:
         arguments = await self._arguments(data[-1:][0])
@@ -97,7 +92,6 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
             self.path,
             self.name,
             merged,
-            self.faults.allows(self.path),
             time_limit=self.faults.time_limit,
         )
         return result_of(outcome)

@@ -115,7 +115,7 @@ def _load_within_limits(reward, faults) -> None:
     if not path or not faults.isolates(path, load_extern_object(path, name), reward.reward_model.enable):
         return
     with Pool(1, faults.time_limit, faults.memory_limit, preload=()) as pool:
-        found = pool.run("recipes.common.reward_call:why_not_loaded", path, name, faults.allows(path))
+        found = pool.run("recipes.common.reward_call:why_not_loaded", path, name)
     reason = found.value if found.kind is Kind.DONE else f"{found.kind}: {found.detail or 'the limit was reached'}"
     if reason:
         raise ConfigError(

@@ -41,7 +41,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     (
         "recipes/common/reward_call.py",
         "exec_module",
-    ): "the reward file that the user named, confined first",
+    ): "the reward file that the user named",
     (
         "recipes/doctor/probes.py",
         "subprocess.run",

@@ -111,13 +111,15 @@ def test_a_coroutine_function_is_bounded_too():
 def test_our_own_functions_run_in_place():
     fast = manager(path="pkg://reward_fns.math")
     assert not fast._isolated()
-    (verdict,) = judge(fast, r"so it is \boxed{42}")
-    assert verdict["reward_extra_info"]["status"] in ("score", "skip")
+    verdicts = judge(fast, r"so it is \boxed{right}", r"so it is \boxed{wrong}")
+    told = [(verdict["reward_extra_info"]["status"], verdict["reward_score"]) for verdict in verdicts]
+    assert told == [("score", 1.0), ("score", 0.0)]
 
 
 @pytest.mark.parametrize(
     "faults", [{"time_limit": 0}, {"skip_share": 1.5}, {"isolate": "perhaps"}, {"min_group": 0}, {"timelimit": 3}]
 )
 def test_wrong_settings_are_refused(faults):
-    with pytest.raises(ConfigError, match="algorithm.reward_faults"):
+    with pytest.raises(ConfigError) as refused:
         manager(**faults)
+    assert refused.value.key == f"algorithm.reward_faults.{next(iter(faults))}"

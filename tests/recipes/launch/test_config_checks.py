@@ -32,7 +32,6 @@ def test_a_reward_file_that_raises_as_it_is_imported_is_one_sentence(tmp_path):
     ("line", "faults", "reason"),
     [
         ("mmap.mmap(-1, 3 << 30)", {"memory_limit": 16 << 20}, "memory_limit leaves 0.5 GiB of .*=16777216 bytes"),
-        ("open('written', 'w')", {}, "algorithm.reward_faults.allow"),
         ("time.sleep(60)", {"time_limit": 0.5}, "not_loaded: over 0.5 s.*time_limit=0.5 s"),
         ("os._exit(3)", {}, "not_loaded: the worker ended with exit code 3"),
     ],
