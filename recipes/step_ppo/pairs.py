@@ -6,7 +6,6 @@ saw the last pair of a question again and again; here every pair is its own froz
 """
 
 import random
-import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -151,7 +150,3 @@ def candidates_of(
         lines = len(response["text"].split("\n"))
         candidates.append(Candidate(index, response["text"], bool(response["correct"]), score, steps, lines))
     return candidates
-
-
-if __name__ == "__main__":
-    runpy.run_module("recipes.step_ppo.pipeline.pairs", run_name="__main__")

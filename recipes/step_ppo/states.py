@@ -5,7 +5,6 @@ seeded per trajectory, and shards lose no remainder.
 """
 
 import random
-import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -108,7 +107,3 @@ def state_records(trajectory: dict, sampling: StateSampling, seed: int) -> Itera
                 "prefix": state.prefix,
                 "rest": state.rest,
             }
-
-
-if __name__ == "__main__":
-    runpy.run_module("recipes.step_ppo.pipeline.states", run_name="__main__")

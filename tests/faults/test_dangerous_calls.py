@@ -29,7 +29,6 @@ FUNCTIONS = {
 }
 METHODS = {"exec_module"}
 
-_FORWARD = "runs a module of this package by a name that stands in the code"
 _YAML = "safe_load makes plain data only; the file is one of the package's or a prompt file that the user names"
 ALLOWED: dict[tuple[str, str], str] = {
     ("examples/quickstart_train.py", "subprocess.Popen"): "starts a recipe of this package, arguments as a list",
@@ -54,11 +53,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("recipes/evaluation/prompts.py", "yaml.safe_load"): _YAML,
     ("recipes/evaluation/run_card.py", "subprocess.run"): "git describe in the package's folder, with a time limit",
     ("recipes/pasodoble/cold_start/make_sft_data.py", "yaml.safe_load"): _YAML,
-    ("recipes/pasodoble/make_sft_data.py", "runpy.run_module"): _FORWARD,
-    ("recipes/serl/prepare_seeds.py", "runpy.run_module"): _FORWARD,
-    ("recipes/step_ppo/earlier_names/journal.py", "runpy.run_module"): _FORWARD,
-    ("recipes/step_ppo/pairs.py", "runpy.run_module"): _FORWARD,
-    ("recipes/step_ppo/states.py", "runpy.run_module"): _FORWARD,
     ("recipes/step_ppo/pipeline/iterate.py", "subprocess.run"): "a stage of this package, arguments as a list",
     ("reward_fns/fork_server.py", "subprocess.Popen"): "this interpreter on a module of the package",
     ("reward_fns/forked_worker.py", "marshal.dumps"): "writes what `check_plain` has let through",

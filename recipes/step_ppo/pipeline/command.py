@@ -29,10 +29,6 @@ def run(main: Callable[[], int]) -> None:
     Faulty input is a ValueError that this package raises itself; one from a library is a bug and keeps its traceback.
     """
     name = Path(sys.argv[0]).stem
-    started = getattr(sys.modules["__main__"].__spec__, "name", "")
-    if started == f"recipes.step_ppo.{name}":
-        stage = {"journal": "merge"}.get(name, name)
-        print(f"python -m {started} is now python -m recipes.step_ppo.pipeline.{stage}", file=sys.stderr)
     try:
         sys.exit(main())
     except (OSError, BudgetSpent, EndpointError, EnvironmentProblem, OptionError) as error:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from recipes.common.sampling import Request, request_seed
-from recipes.errors import DataError
 from recipes.step_ppo.labels import state_value
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions
@@ -21,13 +20,7 @@ from reward_fns.result import Skip
 
 
 def state_prompt(tokenizer, question: Question, state: Record) -> list[int]:
-    """Encode the token ids that a completion of the state continues.
-
-    Raises:
-        DataError: a record of an earlier version, without the rest of its response.
-    """
-    if "rest" not in state:
-        raise DataError(f"state {state['key']} has no field 'rest': write the states again with `states`")
+    """Encode the token ids that a completion of the state continues."""
     return encode_state(tokenizer, question.prompt, state["prefix"], state["rest"])
 
 
@@ -83,9 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
     choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}
     tokenizer = load_tokenizer(args.tokenizer or args.model)
-    # Values of an earlier version were sampled behind another token; the journal must not mix them.
-    options = sampling_options(args) | choices | {"cut": "token"}
-    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, sampling_options(args) | choices, skip_corrupt=args.skip_corrupt) as journal:
         requests = [
             Request(key, state_prompt(tokenizer, questions[state["id"]], state), request_seed(args.seed, key))
             for key, state in states.items()

@@ -34,14 +34,14 @@ class Trajectories(TypedDict):
 
 
 class State(TypedDict):
-    """Of `states`: a prefix of a response, and how the response goes on; records of an early version lack that."""
+    """Of `states`: a prefix of a response, and how the response goes on."""
 
     id: str
     response_index: CountOrZero
     step: CountOrZero
     kind: str
     prefix: str
-    rest: NotRequired[str]
+    rest: str
 
 
 class Value(TypedDict):

@@ -93,7 +93,7 @@ def resumed_checkpoint(output: str, options: dict, *, notes: bool) -> str | None
         SystemExit: the checkpoint was made with other options.
     """
     found, path = last_complete_checkpoint(output), Path(output) / STARTED
-    if found and path.is_file():
+    if found:
         _require_same(output, json.loads(path.read_text(encoding="utf-8"))["options"], options)
     if notes:
         files.write_json(path, {"options": options})

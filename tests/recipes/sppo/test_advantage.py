@@ -39,7 +39,7 @@ def test_a_small_beta_does_not_overflow_over_far_scores():
 
 
 def test_gpo_regresses_on_the_mean_preference_score():
-    """Five scalar preference scores, whose preference is their difference (specs/extensions, section 4)."""
+    """Five scalar preference scores, whose preference is their difference."""
     scores = torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0], dtype=torch.float64)
     preference_scores = (scores[:, None] - scores).mean(dim=1)
     target = sppo_target(scores + 7.0, ["a"] * 5, eta=1000.0, scope="prompt", baseline="mean")

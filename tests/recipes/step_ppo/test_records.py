@@ -1,18 +1,12 @@
-"""Record files of the stages: shards in order, their merge, the names that an earlier README gave."""
+"""Record files of the stages: shards in order, and their merge."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from recipes.errors import DataError, JournalError
 from recipes.step_ppo.pipeline import merge
 from recipes.step_ppo.pipeline.records import Scores, Trajectories, Value, expand, open_journal, read
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 def write(path, *keys):
@@ -82,23 +76,3 @@ def test_two_journals_joined_by_hand_are_read(tmp_path):
     joined = tmp_path / "joined.jsonl"
     joined.write_bytes((tmp_path / "a.jsonl").read_bytes() + (tmp_path / "b.jsonl").read_bytes())
     assert [record["key"] for record in read([joined])] == ["a", "b"]
-
-
-@pytest.mark.parametrize("name", ["collect", "states", "journal"])
-def test_an_earlier_name_of_a_stage_runs_it_and_says_the_new_one(name):
-    new = {"journal": "merge"}.get(name, name)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [sys.executable, "-m", f"recipes.step_ppo.{name}", "--help"], env=environment, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0 and f"usage: python -m recipes.step_ppo.pipeline.{new}" in done.stdout
-    assert done.stderr.strip().endswith(f"is now python -m recipes.step_ppo.pipeline.{new}")
-
-
-def test_the_earlier_path_of_the_data_set_is_its_class():
-    with pytest.warns(DeprecationWarning, match="adapters.sft_dataset"):
-        from recipes.step_ppo import sft_dataset
-    from recipes.step_ppo.adapters.sft_dataset import ContinuationDataset
-
-    assert sft_dataset.ContinuationDataset is ContinuationDataset

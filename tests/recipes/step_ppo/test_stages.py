@@ -181,14 +181,6 @@ def test_complete_refuses_what_it_cannot_continue(data, sampled_states, tokenize
         complete.main([*arguments, "--chat"])
     with pytest.raises(ValueError, match="pass its folder or id with --tokenizer"):
         complete.main([*arguments, "--tokenizer", str(tmp_path)])
-    older = tmp_path / "older.jsonl"
-    for record in records(sampled_states):
-        del record["rest"]
-        with open(older, "a") as file:
-            file.write(json.dumps(record) + "\n")
-    arguments = complete_args(data, closed_port(), str(older), tokenizer_folder, tmp_path / "v.jsonl")
-    with pytest.raises(ValueError, match="write the states again"):
-        complete.main(arguments)
 
 
 def complete_args(data, url, sampled_states, tokenizer_folder, output, *more):

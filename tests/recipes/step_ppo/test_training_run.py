@@ -25,12 +25,6 @@ def test_a_killed_training_goes_on_with_its_own_options_only(tmp_path):
     assert resumed_checkpoint(str(tmp_path), options, notes=True) == newest
 
 
-def test_a_checkpoint_of_an_earlier_version_is_taken_as_it_is(tmp_path):
-    assert resumed_checkpoint(str(tmp_path), {"beta": 0.1}, notes=False) is None
-    newest = checkpoint(tmp_path, 3)
-    assert resumed_checkpoint(str(tmp_path), {"beta": 0.1}, notes=True) == newest
-
-
 def test_a_finished_training_is_that_of_its_options(tmp_path):
     assert not is_finished(str(tmp_path), {"beta": 0.1})
     (tmp_path / "model.safetensors").touch()

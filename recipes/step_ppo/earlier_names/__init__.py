@@ -1,1 +1,0 @@
-"""Modules under names that an earlier README gave, kept for one release."""
