@@ -44,7 +44,6 @@ TABLE: tuple[Row, ...] = (
     Row("adv_estimator", "serl_reinforce_pp", "recipes.serl.adapters.estimator:compute_serl_reinforce_pp"),
     Row("adv_estimator", "serl_rloo", "recipes.serl.adapters.estimator:compute_serl_rloo"),
     Row("adv_estimator", "serl_grpo", "recipes.serl.adapters.estimator:compute_serl_grpo"),
-    Row("adv_estimator", "serl_given", "recipes.serl.adapters.estimator:compute_serl_given"),
     Row("agent_loop", "serl_raw_prompt", "recipes.serl.adapters.agent_loop:RawPromptAgentLoop"),
     Row("trainer", "step_ppo", "recipes.step_ppo.adapters.trainer:StepPPOTrainer"),
     Row("reward_manager", "step_ppo", "recipes.step_ppo.adapters.reward_manager:StepRewardManager"),

@@ -20,7 +20,6 @@ from updates import clipped_surrogate, update
 from recipes.serl.collection import Group
 from recipes.serl.difficulty import judge_difficulty
 from recipes.serl.estimators import reinforce_pp_advantage
-from recipes.serl.label_history import LabelHistory
 from recipes.serl.pool import Instruction
 from reward_fns.majority import Vote, majority_vote
 
@@ -60,7 +59,7 @@ def train(setting: dict) -> Iterable[dict]:
     pool, held_out = prompts(seed, TRAINING_PROMPTS), prompts(seed, HELD_OUT, held_out=True)
     order = random.Random(seed)
     visits = (place for _ in itertools.count() for place in order.sample(range(len(pool)), len(pool)))
-    history = LabelHistory()
+    labels: dict[int, str] = {}
     metrics: list[dict] = []
     for step in range(setting["steps"] + 1):
         if step % EVALUATE == 0:
@@ -69,7 +68,7 @@ def train(setting: dict) -> Iterable[dict]:
             metrics = []
         if step < setting["steps"]:
             rounds = collect(model, setting, pool, visits, generator, draw)
-            metrics.append(metrics_of(rounds, history))
+            metrics.append(metrics_of(rounds, labels))
             improve(model, optimizer, rounds, generator)
 
 
@@ -138,13 +137,16 @@ METRICS = ("voted", "right", "trained", "trained_right", "passed", "agreement", 
 SCORES = ("greedy", "sampled")
 
 
-def metrics_of(rounds: Sequence[Round], history: LabelHistory) -> dict[str, float]:
+def metrics_of(rounds: Sequence[Round], labels: dict[int, str]) -> dict[str, float]:
     """Counts of a step: groups with a winner, those whose winner is right, the same of the trained groups; and means.
 
-    `flips` is -1 before a prompt has returned.
+    `labels` holds the last label of each prompt and is updated. `flips` is the share of the prompts seen before whose
+    label changed, -1 before a prompt has returned.
     """
     groups = [group for one in rounds for _, group, _ in one.groups]
     trained = [group for one in rounds for _, group, stays in one.groups if stays]
+    flips = [labels[g.instruction.idx] != g.answer for g in groups if g.instruction.idx in labels]
+    labels |= {group.instruction.idx: group.answer for group in groups}
     return {
         "voted": len(groups),
         "right": sum(bool(group.label_correct) for group in groups),
@@ -153,7 +155,7 @@ def metrics_of(rounds: Sequence[Round], history: LabelHistory) -> dict[str, floa
         "passed": round(statistics.fmean(one.passed for one in rounds), 4),
         "agreement": round(statistics.fmean(group.agreement for group in groups), 4) if groups else 0.0,
         "entropy": round(statistics.fmean(group.entropy for group in groups), 4) if groups else 0.0,
-        "flips": round(history.observe(groups).get("serl/vote/flip_rate", -1.0), 4),
+        "flips": round(statistics.fmean(flips), 4) if flips else -1.0,
     }
 
 

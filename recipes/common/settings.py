@@ -122,7 +122,9 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def _key(error: ValidationError, name: str) -> str:
-    return ".".join([name, *(str(part) for part in error.errors(include_url=False)[0]["loc"])])
+    found = error.errors(include_url=False)[0]
+    own = getattr(found.get("ctx", {}).get("error"), "key", "")
+    return own or ".".join([name, *(str(part) for part in found["loc"])])
 
 
 def _sentence(error: ValidationError, name: str) -> str:

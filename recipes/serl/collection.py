@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,6 @@ class Group:
         entropy: of the vote, in nats.
         label_correct: whether the winning answer equals the gold one, `None` without gold.
         answer: the winning answer, `None` without a vote.
-        classes: number of the class of each answer that voted, by the key of its row; None for no answer.
         handle: identifies the group's rollouts.
     """
 
@@ -34,7 +33,6 @@ class Group:
     label_correct: bool | None = None
     answer: str | None = None
     handle: Any = None
-    classes: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass

@@ -9,12 +9,11 @@ from recipes.common.groups import GroupHook, Settlement, settle
 from recipes.common.reward_faults import RewardFaults
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
-from recipes.serl.pseudo_labels import positive_class, rent_rewards, scrl_rewards
-from recipes.serl.reward import NO_GOLD, compute_score
+from recipes.serl.reward import NO_GOLD
 from recipes.serl.settings import VoteSettings
-from recipes.serl.voting import vote_of_teacher, vote_on_group
+from recipes.serl.voting import vote_on_group
 from reward_fns.majority import Vote
-from reward_fns.result import Score, Skip, from_verl
+from reward_fns.result import Score, Skip
 
 
 def judge_by_vote(
@@ -42,78 +41,18 @@ def judge_by_vote(
             _leave(judged, instruction, group, "incomplete_group")
             continue
         vote = vote_on_group(
-            group,
-            convention=settings.convention,
-            ties=settings.ties,
-            question_in_text=settings.question_in_text,
-            rule=settings.rule,
-            least=settings.restrain_least,
-            penalty=settings.restrain_penalty,
+            group, convention=settings.convention, ties=settings.ties, question_in_text=settings.question_in_text
         )
         if vote is not None:
             on_vote(vote)
-        if vote is None or group.drop is not None:
+        if vote is None or vote.winner is None:
             _leave(judged, instruction, group, group.drop or "")
             continue
-        label = answer = None
-        if vote.winner is not None:
-            label = _label(group.samples[vote.winner].judged) if instruction.origin == "dataset" else None
-            # The original's rule votes on whole texts; only the default one reads an answer out of them.
-            answer = vote.answers[vote.winner] if settings.convention == "default" else None
+        label = _label(group.samples[vote.winner].judged) if instruction.origin == "dataset" else None
+        # The original's rule votes on whole texts; only the default one reads an answer out of them.
+        answer = vote.answers[vote.winner] if settings.convention == "default" else None
         # The winner's own row counts under the original's rule, whose equality is not transitive.
-        agreement = sum(vote.rewards) / n if vote.decided else vote.agreement
-        classes = {sample.key: number for sample, number in zip(group.samples, vote.classes, strict=True)}
-        judged.groups.append(Group(instruction, agreement, vote.entropy, label, answer, handle=uid, classes=classes))
-    settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=n)
-    return judged, first_responses(settlement, settings.trained_of(n))
-
-
-def judge_by_teacher(
-    groups: Sequence[responses.Group],
-    instructions: Mapping[str, Instruction],
-    texts: Mapping[str, Sequence[str | None]],
-    settings: VoteSettings,
-    faults: RewardFaults,
-    *,
-    n: int,
-    on_vote: Callable[[Vote], object] = lambda vote: None,
-) -> tuple[Round, Settlement]:
-    """As `judge_by_vote`, with the majority of the teacher's `texts` (by uid) as the label.
-
-    The agreement of a group is the share of its answers that equal the label, its entropy that of the teacher's vote;
-    `on_vote` sees the votes of the policy, which is what may collapse.
-
-    Raises:
-        BudgetSpent: more responses failed, or could not be compared, than the budget allows.
-    """
-    judged, found = Round([]), {group.uid: group for group in groups}
-    agreements = []
-    for uid, instruction in instructions.items():
-        group = found.get(uid)
-        if group is None or len(group.samples) < n:
-            _leave(judged, instruction, group, "incomplete_group")
-            continue
-        vote = vote_of_teacher(group, texts[uid], ties=settings.ties)
-        if vote is not None:
-            on_vote(vote.policy)
-            agreements.append(vote.teacher.agreement)
-        if vote is None or vote.teacher.winner is None:
-            _leave(judged, instruction, group, group.drop or "")
-            continue
-        keys = [sample.key for sample in group.samples]
-        judged.groups.append(
-            Group(
-                instruction,
-                sum(vote.rewards) / n,
-                vote.teacher.entropy,
-                _label_of_teacher(group, vote.rewards, texts[uid][vote.teacher.winner]),
-                vote.teacher.answers[vote.teacher.winner],
-                handle=uid,
-                classes=dict(zip(keys, vote.policy.classes, strict=True)),
-            )
-        )
-    if agreements:
-        judged.metrics["serl/teacher/agreement"] = sum(agreements) / len(agreements)
+        judged.groups.append(Group(instruction, sum(vote.rewards) / n, vote.entropy, label, answer, handle=uid))
     settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=n)
     return judged, first_responses(settlement, settings.trained_of(n))
 
@@ -167,54 +106,6 @@ def judge_by_label(
     return judged, settlement
 
 
-def rewards_by_policy(
-    groups: Sequence[Group], measured: Mapping[str, float], settings: VoteSettings
-) -> dict[str, float]:
-    """The rewards of SCRL, RENT or self-certainty for every row that the policy's log-probs came for, by key.
-
-    Args:
-        measured: the mean over the tokens of each response, in nats: of the entropy, or of the self-certainty, which
-            is the reward itself, with or without an answer.
-    """
-    rewards: dict[str, float] = {}
-    for group in groups:
-        keys = [key for key in group.classes if key in measured]
-        if not keys:
-            continue
-        classes, known = [group.classes[key] for key in keys], [measured[key] for key in keys]
-        if settings.rule == "self_certainty":
-            found = known
-        elif settings.rule == "rent":
-            found = rent_rewards(classes, known)
-        else:
-            counts = Counter(number for number in group.classes.values() if number is not None)
-            found = scrl_rewards(
-                classes,
-                known,
-                counts,
-                len(group.classes),
-                least=settings.scrl_positive,
-                margin=settings.scrl_margin,
-                negative=settings.scrl_negative,
-            )
-        rewards |= dict(zip(keys, found, strict=True))
-    return rewards
-
-
-def positive_share(groups: Sequence[Group], settings: VoteSettings) -> float:
-    """The share of groups that SCRL gives a positive label."""
-    found = [
-        positive_class(
-            Counter(number for number in group.classes.values() if number is not None),
-            len(group.classes),
-            least=settings.scrl_positive,
-            margin=settings.scrl_margin,
-        )
-        for group in groups
-    ]
-    return sum(number is not None for number in found) / max(1, len(found))
-
-
 def labelled_samples(
     data_sources: Sequence[str],
     uids: Sequence[str],
@@ -242,18 +133,6 @@ def _leave(judged: Round, instruction: Instruction, group: responses.Group | Non
 
 def _lacks_gold(verdict: object) -> bool:
     return isinstance(verdict, Score) and verdict.reason == NO_GOLD
-
-
-def _label_of_teacher(group: responses.Group, rewards: Sequence[float], text: str | None) -> bool | None:
-    """Whether the label is right: by the verdict on a response that equals it, else on the teacher's own text."""
-    for sample, reward in zip(group.samples, rewards, strict=True):
-        if reward:
-            return _label(sample.judged)
-    fields = group.samples[0].fields
-    gold = (fields.get("reward_model") or {}).get("ground_truth")
-    if gold is None or gold == "":
-        return None
-    return _label(from_verl(compute_score(fields["data_source"], text or "", gold, fields.get("extra_info"))))
 
 
 def _label(verdict: object) -> bool | None:

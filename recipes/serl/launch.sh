@@ -6,12 +6,12 @@ set -euo pipefail
 SCALE=${SCALE:?a file of config/scale}
 MODEL_PATH=${MODEL_PATH:?a model folder or hub id}
 SERL_DIR=${SERL_DIR:-outputs/data/serl}                  # seeds.jsonl, seeds.parquet, train.parquet, val.parquet
-VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ttrl | co_rewarding | ground_truth
-ESTIMATOR=${ESTIMATOR:-$([[ $VARIANT =~ ^(ttrl|co_rewarding)$ ]] && echo grpo || echo reinforce_pp)}    # reinforce_pp | rloo | grpo | restrain
+VARIANT=${VARIANT:-self_instruct}                       # self_instruct | majority | ttrl | ground_truth
+ESTIMATOR=${ESTIMATOR:-$([[ $VARIANT == ttrl ]] && echo grpo || echo reinforce_pp)}    # reinforce_pp | rloo | grpo
 CONVENTION=${CONVENTION:-default}                       # default | reference
 RESOURCES=${RESOURCES:-colocated}                       # colocated | split: rollouts on GPUs of their own
 INSTRUCTIONS=${INSTRUCTIONS:-}                          # trained prompts of an iteration; empty: the variant's
-ITERATIONS=${ITERATIONS:-}                              # empty: one, or the epochs of ttrl and co_rewarding
+ITERATIONS=${ITERATIONS:-}                              # empty: one, or the epochs of ttrl
 ROLLOUT=${ROLLOUT:-vllm}                                # vllm | sglang
 TP=${TP:-1}
 GPU_MEMORY_UTILIZATION=${GPU_MEMORY_UTILIZATION:-0.5}   # more with RESOURCES=split

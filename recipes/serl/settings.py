@@ -6,11 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, Share, read
+from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, read
 from recipes.errors import ConfigError
 from recipes.serl.difficulty import check_bounds
-from recipes.serl.teacher import TeacherSettings
-from recipes.serl.voting import Rule
 
 
 @dataclass(frozen=True)
@@ -60,15 +58,7 @@ class VoteSettings:
         convention: `default`, or `reference` for the original's pairwise matrix.
         ties: `undecided` drops a group whose vote is tied; `earliest` lets the answer sampled first win.
         question_in_text: vote on question and response together, as the original.
-        rule: `majority` rewards the winning answer; `restrain` gives the advantages of RESTRAIN (`estimator=restrain`),
-            `scrl` and `rent` the rewards of SCRL and RENT from the policy's entropies, `self_certainty` Intuitor's.
-        restrain_least: answers of a group that must agree for any label to be believed.
-        restrain_penalty: subtracted from every response of a group without such a label.
-        scrl_positive: least share of the answers that makes the most frequent one SCRL's positive label.
-        scrl_margin: by which share it must lead the next one.
-        scrl_negative: share under which an answer that the policy was unsure of is punished.
         trained_share: share of a group's answers that train, the first ones; all of them vote. TTRL: 0.5.
-        flip_weights: weight a prompt's advantages by how its label changed between visits (TTRL-Guard's FRS).
         alarm_window: votes that the collapse alarm looks back on.
         alarm_agreement: their mean agreement from which the model may have collapsed to one answer.
         alarm_same_answer: share of them won by one and the same answer from which it may have.
@@ -78,14 +68,7 @@ class VoteSettings:
     convention: Literal["default", "reference"] = "default"
     ties: Literal["undecided", "earliest"] = "undecided"
     question_in_text: bool = False
-    rule: Rule = "majority"
-    restrain_least: Count = 3
-    restrain_penalty: NonNegative = 1.0
-    scrl_positive: Share = 0.375
-    scrl_margin: Share = 0.125
-    scrl_negative: Share = 0.125
     trained_share: PositiveShare = 1.0
-    flip_weights: bool = False
     alarm_window: Count = 64
     alarm_agreement: PositiveShare = 0.95
     alarm_same_answer: PositiveShare = 0.5
@@ -101,7 +84,8 @@ class VoteSettings:
         if trained < 2 or abs(trained - n * self.trained_share) > 1e-9:
             raise ConfigError(
                 f"serl.vote.trained_share={self.trained_share:g} of {n} answers is {n * self.trained_share:g}: "
-                "choose a share that makes it a whole number of at least 2"
+                "choose a share that makes it a whole number of at least 2",
+                "serl.vote.trained_share",
             )
         return trained
 
@@ -155,26 +139,29 @@ class SerlSettings:
     log_instructions: CountOrZero = 3
     instructions: InstructionSettings = field(default_factory=InstructionSettings)
     vote: VoteSettings = field(default_factory=VoteSettings)
-    teacher: TeacherSettings = field(default_factory=TeacherSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
 
     def __post_init__(self) -> None:
         if self.variant == "self_instruct" and not self.seeds:
             raise ConfigError(
                 "serl.seeds is not set; give a jsonl or parquet file of seed questions (recipes.serl.seeds.prepare "
-                "writes it)"
+                "writes it)",
+                "serl.seeds",
             )
         if self.variant == "self_instruct" and self.instructions_num_per_iteration is None:
             raise ConfigError(
                 "serl.instructions_num_per_iteration=null takes the rows of a dataset; set a number with "
-                "variant=self_instruct, which writes its prompts"
+                "variant=self_instruct, which writes its prompts",
+                "serl.instructions_num_per_iteration",
             )
         if "{question}" not in self.answer_template:
-            raise ConfigError(f"serl.answer_template must contain {{question}}, found {self.answer_template!r}")
+            key = "serl.answer_template"
+            raise ConfigError(f"{key} must contain {{question}}, found {self.answer_template!r}", key)
         try:
             check_bounds(*self.reward_difficulty_bounds)
         except ValueError as error:
-            raise ConfigError(f"serl.reward_difficulty_bounds: {error}") from error
+            key = "serl.reward_difficulty_bounds"
+            raise ConfigError(f"{key}: {error}", key) from error
 
     def trained_of(self, n: int) -> int:
         """How many of the `n` answers to a prompt train; with labels all of them."""

@@ -78,34 +78,9 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
     "serl, majority": ("serl", ("variant=majority",), SERL),
     "serl, ttrl": (
         "serl",
-        ("variant=ttrl", "estimator=grpo", "data.train_batch_size=16", "serl.vote.flip_weights=true"),
-        (*SERL, *near("serl/vote/flip_weight", 1.0, 0.0)),
+        ("variant=ttrl", "estimator=grpo", "data.train_batch_size=16"),
+        SERL,
     ),
-    "serl, scrl": (
-        "serl",
-        ("variant=majority", "estimator=grpo", "serl.vote.rule=scrl"),
-        (*SERL, Bound("serl/vote/positive_share", "min", 0.1, 1.0)),
-    ),
-    "serl, self-certainty": (
-        "serl",
-        ("variant=majority", "estimator=grpo", "serl.vote.rule=self_certainty"),
-        # no distribution over the toy world's 488 tokens has less than log 488
-        (*SERL, Bound("serl/vote/self_certainty", "min", math.log(488), 100.0)),
-    ),
-    "serl, co-rewarding": (
-        "serl",
-        ("variant=co_rewarding", "estimator=grpo"),
-        (
-            *SERL,
-            # the rate's cosine over the two steps, from 0.01 to 1e-5
-            Bound("serl/teacher/rate", "max", 0.005005 - 1e-9, 0.005005 + 1e-9),
-            Bound("serl/teacher/rate", "last", 1e-5 - 1e-9, 1e-5 + 1e-9),
-            # the policy moves away from a teacher that follows slowly
-            positive("serl/teacher/distance"),
-            Bound("serl/teacher/agreement", "min", 0.2, 1.0),
-        ),
-    ),
-    "serl, restrain": ("serl", ("variant=majority", "estimator=restrain"), SERL),
     "serl, ground truth, grpo": ("serl", ("variant=ground_truth", "estimator=grpo"), SERL),
     "serl, ground truth, rloo": ("serl", ("variant=ground_truth", "estimator=rloo"), SERL),
     "pasodoble, online": ("pasodoble", ("variant=online", "pasodoble.rounds_per_step=5"), ROLES),

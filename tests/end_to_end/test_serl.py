@@ -13,8 +13,6 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from recipes.common.state import load
 
@@ -150,44 +148,6 @@ def test_ten_unlabelled_rows_train_to_their_end(begin, serl_world, tmp_path):
         assert step["actor/grad_norm"] > 0 or step["serl/groups_trained"] == 0
     records = journal(run.folder)
     assert {kind for kind, _ in records} <= {"filtered_data", "keep_train_data", "expired_data"}
-
-
-def saved(folder: Path, step: int, model: str) -> dict[str, torch.Tensor]:
-    """The weights of actor or teacher in a checkpoint."""
-    (path,) = (folder / "outputs" / "checkpoints").glob(f"*/*/global_step_{step}/{model}/model_*.pt")
-    return {
-        name: getattr(value, "_local_tensor", value) for name, value in torch.load(path, weights_only=False).items()
-    }
-
-
-@pytest.mark.long
-@pytest.mark.timeout(2700)
-def test_a_teacher_survives_kill_and_resume(begin, serl_world):
-    """Of two steps the second is killed and made again; the weights that are saved follow the average to the digit."""
-    arguments = ["variant=co_rewarding", "estimator=grpo", "trainer.experiment_name=serl", "trainer.save_freq=1"]
-    arguments += ["trainer.total_training_steps=2", "serl.teacher.rate_first=0.5", "serl.teacher.rate_last=0.25"]
-    first = begin(*arguments, "actor_rollout_ref.rollout.n=8")
-    kill_in_step(first, 2)
-    second = begin(*arguments, "actor_rollout_ref.rollout.n=8")
-    assert second.wait() == 0, second.log[-6000:]
-    assert "setting global step to 1" in second.log
-
-    teacher, digests = load_file(serl_world / "model" / "model.safetensors"), []
-    for step, rate in ((1, 0.375), (2, 0.25)):
-        (path,) = (second.folder / "outputs" / "checkpoints").glob(f"*/*/global_step_{step}/serl.json")
-        digests.append(load(path)["teacher"])
-        policy, found = saved(second.folder, step, "actor"), saved(second.folder, step, "teacher")
-        assert any(not torch.equal(policy[name], teacher[name]) for name in teacher), "the policy has learnt"
-        for name, value in found.items():
-            assert torch.allclose(value, teacher[name].lerp(policy[name], rate), rtol=0, atol=1e-7), (step, name)
-            if step == 2:
-                wrong = load_file(serl_world / "model" / "model.safetensors")[name].lerp(policy[name], rate)
-                assert value.ndim < 2 or not torch.allclose(value, wrong, rtol=0, atol=1e-7), "the start is forgotten"
-        teacher = found
-    assert digests[0] != digests[1] and f"teacher of step 1 is back, digest {digests[0][0][:12]}" in second.log
-    for step, data in second.metrics().items():
-        # In step 2 the two differ: the policy's answers come from the policy's weights.
-        assert data["training/rollout_probs_diff_mean"] < 1e-5, step
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The estimators under verl's signature: `serl_reinforce_pp`, `serl_rloo`, `serl_grpo`, and `serl_given`.
+"""The estimators under verl's signature: `serl_reinforce_pp`, `serl_rloo` and `serl_grpo`.
 
 verl hands an estimator token rewards in which a KL penalty is already contained. Reinforce++ does not mind, as its
 return is a sum; GRPO's penalty belongs to the loss, and a launch refuses it in the reward; RLOO's baseline must not see
@@ -48,15 +48,6 @@ def compute_serl_grpo(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """GRPO from token rewards (B, T); `index` (B,) names prompts."""
     return _on_real_rows(grpo_advantage, token_level_rewards, response_mask, index)
-
-
-def compute_serl_given(
-    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The score of each response as the advantage of its tokens: rewards (B, T) that are advantages already."""
-    scores = (token_level_rewards * response_mask).sum(dim=1, keepdim=True)
-    advantages = scores * response_mask
-    return advantages, advantages.clone()
 
 
 def _on_real_rows(estimate, token_level_rewards, response_mask, index) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -31,31 +31,11 @@ def generate_texts(
     engine: str = "vllm",
     timeout: float = 600.0,
 ) -> list[str | None]:
-    """`sample_texts` of few-shot prompts, with the sampling of the instructions."""
-    sampling = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "presence_penalty": settings.presence_penalty,
-        "max_tokens": settings.max_tokens,
-    }
-    return sample_texts(client, tokenizer, sampling, prompts, seed=seed, engine=engine, timeout=timeout)
-
-
-def sample_texts(
-    client: Any,
-    tokenizer: Any,
-    sampling: Mapping[str, Any],
-    prompts: Sequence[Sequence[int]],
-    *,
-    seed: str,
-    engine: str = "vllm",
-    timeout: float = 600.0,
-) -> list[str | None]:
     """Sample one continuation of each prompt from verl's LLM servers, which must be awake.
 
     Args:
         client: verl's client of its LLM servers.
-        sampling: parameters of a request, without its seed.
+        settings: the sampling of the instructions.
         prompts: token ids of each prompt.
         seed: the request of a prompt has a seed that depends on this text and the prompt's place.
         engine: name of the rollout engine.
@@ -67,6 +47,12 @@ def sample_texts(
     Raises:
         GenerationFailed: all of them failed.
     """
+    sampling = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "presence_penalty": settings.presence_penalty,
+        "max_tokens": settings.max_tokens,
+    }
 
     async def ask(number: int, ids: Sequence[int]) -> Sequence[int]:
         own = {SEED_NAMES.get(engine, "seed"): zlib.crc32(f"{seed}/{number}".encode())}

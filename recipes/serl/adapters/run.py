@@ -12,7 +12,6 @@ from recipes.errors import RunError
 from recipes.serl.collection import Collection, vote_metrics
 from recipes.serl.journal import Journal
 from recipes.serl.judging import labelled_samples
-from recipes.serl.label_history import LabelHistory
 from recipes.serl.schedule import Schedule
 from recipes.serl.settings import SerlSettings
 from recipes.serl.sources import Source
@@ -45,7 +44,6 @@ class SerlRun(SplitRollout, GroupedTrainer):
         vote = self.settings.vote
         self.alarm = CollapseAlarm(vote.alarm_window, vote.alarm_agreement, vote.alarm_same_answer)
         self.alarm_reason = ""
-        self.labels = LabelHistory()
         super().__init__(config)
 
     def _init_dataloader(self) -> None:
@@ -83,7 +81,6 @@ class SerlRun(SplitRollout, GroupedTrainer):
             "skipped_steps": self.skipped_steps,
             "alarmed_steps": self.alarmed_steps,
             "alarm": self.alarm.state_dict(),
-            "labels": self.labels.state_dict(),
         }
 
     def _save_checkpoint(self) -> None:
@@ -100,9 +97,8 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self.source.load_state_dict(content["source"])
         self._set_journal_back(content["journal"])
         self.trained_prompts, self.skipped_steps = content["trained_prompts"], content["skipped_steps"]
-        self.alarmed_steps = content.get("alarmed_steps", 0)
+        self.alarmed_steps = content["alarmed_steps"]
         self.alarm.load_state_dict(content["alarm"])
-        self.labels.load_state_dict(content["labels"])
         self._end_when_finished()
 
     def _set_journal_back(self, offsets: dict[str, int]) -> None:
@@ -122,7 +118,6 @@ class SerlRun(SplitRollout, GroupedTrainer):
         self.skipped_steps = 0 if trained else self.skipped_steps + 1
         self.alarmed_steps = self.alarmed_steps + 1 if self.alarm_reason else 0
         metrics.update(vote_metrics(collection.groups, collection.trained))
-        metrics.update(self.labels.observe(collection.groups))
         metrics.update({f"serl/instructions/{name}": n for name, n in self.source.take_counts().items()})
         metrics.update(
             {

@@ -10,28 +10,19 @@ from recipes.common import data_plane
 from recipes.common.data_plane import TRAIN, KVBatchMeta
 from recipes.common.rows import read_rows
 from recipes.serl.adapters.answering import instruction_row, prompt_batch
-from recipes.serl.adapters.certainty import FIELD
 from recipes.serl.adapters.generation import chat_tokenizer, generate_texts, rollout_engines
 from recipes.serl.adapters.padding import reset_padding
 from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
-from recipes.serl.adapters.run import RunStalled
-from recipes.serl.adapters.teaching import Teaching
+from recipes.serl.adapters.run import RunStalled, SerlRun
 from recipes.serl.collection import Collection, Round, collect
 from recipes.serl.instructions import load_template
-from recipes.serl.judging import (
-    judge_by_label,
-    judge_by_teacher,
-    judge_by_vote,
-    positive_share,
-    rewards_by_policy,
-)
+from recipes.serl.judging import judge_by_label, judge_by_vote
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.sources import DatasetSource, SelfInstructSource
-from recipes.serl.voting import POLICY_RULES
 from reward_fns.majority import Vote
 
 
-class SerlTrainer(Teaching):
+class SerlTrainer(SerlRun):
     """SeRL on verl's V1 trainer.
 
     A step collects groups until `data.train_batch_size` prompts survive the difficulty filter, computes advantages,
@@ -83,17 +74,11 @@ class SerlTrainer(Teaching):
                 collection = self._collect(sample_batch_size)
             self.on_sample_end()
         # What is left of the collection without the rollout engine's part is the recipe's own time.
-        engine = sum(timing_raw.get(name, 0.0) for name in ("instructions", "answers", "teacher"))
+        engine = sum(timing_raw.get(name, 0.0) for name in ("instructions", "answers"))
         timing_raw["serl_driver"] = timing_raw["collect"] - engine
         metrics.update(collection.metrics)
         self.account(collection, metrics)
-        self.groups = collection.groups
-        if self.settings.vote.rule == "scrl":
-            metrics["serl/vote/positive_share"] = positive_share(collection.groups, self.settings.vote)
-        self.flip_weights = self.labels.weights(collection.trained) if self.settings.vote.flip_weights else {}
-        batch = self._train(collection, metrics, timing_raw)
-        self.move_teacher(metrics)
-        return batch
+        return self._train(collection, metrics, timing_raw)
 
     def _collect(self, n_prompts: int) -> Collection:
         multiple = self._prompts_per_update()
@@ -122,8 +107,7 @@ class SerlTrainer(Teaching):
             )
 
     def _answer(self, instructions: list[Instruction]) -> Round:
-        """Sample the answers of one round, the teacher's too where there is one, and judge them."""
-        self.serve_policy()
+        """Sample the answers of one round and judge them."""
         prompts, uids = prompt_batch([self._row(instruction) for instruction in instructions], self.global_steps)
         with marked_timer("answers", self.timing_raw):
             self._submit_batch_to_rollout(prompts)
@@ -131,31 +115,18 @@ class SerlTrainer(Teaching):
                 global_steps=self.global_steps, partition_id=TRAIN, batch_size=len(uids)
             )
         batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
-        taught = None
-        if self.settings.teacher.answers:
-            seed = f"{self.settings.rng_seed}/teacher/{self.global_steps}/{instructions[0].idx}"
-            taught = self.teacher_texts(batch, uids, seed)
         with marked_timer("vote", self.timing_raw):
-            judged = self._judge(batch, dict(zip(uids, instructions, strict=True)), taught)
+            judged = self._judge(batch, dict(zip(uids, instructions, strict=True)))
         return replace(judged, metrics=sampled | judged.metrics)
 
-    def _judge(
-        self,
-        batch: KVBatchMeta,
-        by_uid: dict[str, Instruction],
-        taught: dict[str, list[str | None]] | None = None,
-    ) -> Round:
-        """Judge a round by vote, by label or by what the teacher answered; what cannot train leaves the TransferQueue.
+    def _judge(self, batch: KVBatchMeta, by_uid: dict[str, Instruction]) -> Round:
+        """Judge a round by vote or by label; what cannot train leaves the TransferQueue.
 
         Where none stays, none leaves yet: verl's metrics need rows even of a step without a vote.
         """
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
         if self.settings.variant == "ground_truth":
             judged, settlement = judge_by_label(groups, by_uid, self.group_hook, self.reward_faults, n=n)
-        elif taught is not None:
-            judged, settlement = judge_by_teacher(
-                groups, by_uid, taught, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
-            )
         else:
             judged, settlement = judge_by_vote(
                 groups, by_uid, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
@@ -205,56 +176,18 @@ class SerlTrainer(Teaching):
             reset_padding(batch)
         else:
             batch = self._with_advantages(batch, metrics, timing_raw)
-        batch = self._weigh(batch, metrics)
         with marked_timer("update_actor", timing_raw, color="red"):
             return self._update_actor(batch, metrics=metrics)
-
-    def _weigh(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Multiply the advantages of each prompt by what the changes of its label say."""
-        weights = self.flip_weights
-        if not weights:
-            return batch
-        metrics["serl/vote/flip_weight"] = sum(weights.values()) / len(weights)
-        rows = data_plane.read(batch, "advantages")["advantages"]
-        weighed = [row * weights.get(data_plane.uid_of(key), 1.0) for key, row in zip(batch.keys, rows, strict=True)]
-        return data_plane.write(batch, {"advantages": weighed})
 
     def _with_advantages(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         batch = self._balance_batch(batch, metrics=metrics)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             batch = self._compute_old_log_prob(batch, metrics=metrics)
-        if self.settings.vote.rule in POLICY_RULES:
-            self._reward_by_policy(batch, metrics)
         if self.use_reference_policy:
             with marked_timer("ref", timing_raw, color="olive"):
                 batch = self._compute_ref_log_prob(batch, metrics=metrics)
         with marked_timer("adv", timing_raw, color="brown"):
             return self._compute_advantage(batch, metrics=metrics)
-
-    def _reward_by_policy(self, batch: KVBatchMeta, metrics: dict) -> None:
-        """Write the rewards that need the policy's next-token distributions, of which its log-probs came with a sum."""
-        keys, field = data_plane.real_keys(batch), "entropy"
-        if self.settings.vote.rule == FIELD:
-            field = FIELD
-            self._cut_to_responses(batch, field)
-        rows = data_plane.read(batch, field, "response_mask", keys=keys)
-        means = {
-            key: float((values * mask).sum() / mask.sum().clamp(min=1))
-            for key, values, mask in zip(keys, rows[field], rows["response_mask"], strict=True)
-        }
-        if field == FIELD and means:
-            metrics["serl/vote/self_certainty"] = sum(means.values()) / len(means)
-        data_plane.write_rewards(batch, rewards_by_policy(self.groups, means, self.settings.vote))
-
-    @staticmethod
-    def _cut_to_responses(batch: KVBatchMeta, field: str) -> None:
-        """Keep of a field that the actor wrote for prompt and response the part that says how each token was drawn."""
-        rows = data_plane.read(batch, field, "response_mask")
-        # The distribution of a token is the one after the token before it.
-        drawn = [
-            row[len(row) - len(mask) - 1 : -1] for row, mask in zip(rows[field], rows["response_mask"], strict=True)
-        ]
-        data_plane.write(batch, {field: drawn})
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         algorithm = self.config.algorithm
@@ -270,7 +203,7 @@ class SerlTrainer(Teaching):
     def _statistics_before_filter(self) -> bool:
         """Whether dropped groups take part in the advantages of the others; per-group estimators cannot tell."""
         algorithm = self.config.algorithm
-        per_group = algorithm.adv_estimator in ("serl_grpo", "serl_given", "grpo") and not algorithm.use_kl_in_reward
+        per_group = algorithm.adv_estimator in ("serl_grpo", "grpo") and not algorithm.use_kl_in_reward
         return self.settings.statistics == "before" and not per_group
 
     def _prompts_per_update(self) -> int:

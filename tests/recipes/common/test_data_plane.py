@@ -2,29 +2,12 @@
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tensordict import NonTensorStack, TensorDict
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LENGTHS = (3, 1, 2, 4)
 KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 INFO = [{"reward_extra_info": {"score": number}} for number in range(4)]
-
-
-@pytest.fixture(scope="module")
-def queue():
-    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
-
-    with vllm_known_by_either_name():
-        import ray
-        import transfer_queue
-        import verl.trainer.ppo.v1  # noqa: F401
-    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
-    storage = {"num_data_storage_units": 1, "total_storage_size": 1000}
-    transfer_queue.init(OmegaConf.create({"backend": {"storage_backend": "SimpleStorage", "SimpleStorage": storage}}))
-    yield transfer_queue
-    transfer_queue.close()
-    ray.shutdown()
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ NOT_CHOSEN = {"batch"}
 MICRO_BATCH = 2
 # Choices that no number of devices opens: verl's checkpoint engines carry no adapters to rollouts of their own; with
 # adapters the reference is the base model, which cannot be an average of the policy.
-CLOSED = {"scale=qwen3_4b_lora_1gpu resources=split", "scale=qwen3_4b_lora_1gpu variant=co_rewarding"}
+CLOSED = {"scale=qwen3_4b_lora_1gpu resources=split"}
 # What a choice leaves to the user; a service that is not there closes all its cells.
 NEEDED = {
     "preset=portable": ["algorithm.tandem.portable.junior_url=http://h/v1", "algorithm.tandem.portable.junior_name=j"]

@@ -214,21 +214,3 @@ def test_the_first_responses_are_those_of_the_first_sessions_whatever_the_order_
     first = first_responses(rows, 2)
     assert first.kept == ["u_2_0", "u_0_0", "other_1_0", "other_0_0"]
     assert sorted(first.dropped) == ["u_10_0", "u_9_0"]
-
-
-def test_restrain_trains_groups_without_a_winner_too():
-    judged, settlement = vote(
-        [group("a", "3353"), group("tied", "3355"), group("none", ["no answer here"] * 4)],
-        prompts("a", "tied", "none"),
-        rule="restrain",
-        restrain_least=2,
-    )
-    assert [(g.handle, g.answer, g.agreement) for g in judged.groups] == [
-        ("a", "3", 0.75),
-        ("tied", None, 0.5),
-        ("none", None, 0.0),
-    ]
-    rewards = settlement.rewards
-    assert rewards["a_0_0"] == rewards["a_1_0"] == rewards["a_3_0"] > 0 > rewards["a_2_0"]
-    assert [rewards[f"tied_{i}_0"] for i in range(4)] == pytest.approx([0.0] * 4)
-    assert [rewards[f"none_{i}_0"] for i in range(4)] == [-1.0] * 4

@@ -33,22 +33,6 @@ def test_a_mask_that_is_not_the_verified_one_is_refused(emitted, senior_tokens):
         token_weights(torch.tensor([1, 0, 0, 1, 1]), 4, 2, 0.5)
 
 
-@pytest.fixture(scope="module")
-def queue():
-    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
-
-    with vllm_known_by_either_name():
-        import ray
-        import transfer_queue
-        import verl.trainer.ppo.v1  # noqa: F401
-    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
-    storage = {"num_data_storage_units": 1, "total_storage_size": 1000}
-    transfer_queue.init(OmegaConf.create({"backend": {"storage_backend": "SimpleStorage", "SimpleStorage": storage}}))
-    yield transfer_queue
-    transfer_queue.close()
-    ray.shutdown()
-
-
 def step(queue, masks, weight, normaliser="senior"):
     """verl's advantages of four responses to a prompt and a padding row, by the trainer: what the update would read."""
     from recipes.common import data_plane

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from recipes.serl.adapters.estimator import (
-    compute_serl_given,
     compute_serl_grpo,
     compute_serl_reinforce_pp,
     compute_serl_rloo,
@@ -53,12 +52,3 @@ def test_rloo_refuses_rewards_that_contain_a_penalty():
 def test_a_batch_of_padding_alone_is_zero():
     advantages, returns = compute_serl_grpo(torch.zeros(2, 3), torch.zeros(2, 3), np.array(["pad0", "pad1"]))
     assert not advantages.any() and not returns.any()
-
-
-def test_given_advantages_stand_on_every_trained_token():
-    advantages, returns = compute_serl_given(
-        torch.tensor([[0.0, 0, -0.25], [0, 0.5, 9]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
-    )
-    assert torch.equal(advantages, torch.tensor([[-0.25, -0.25, -0.25], [0.5, 0.5, 0]])) and torch.equal(
-        returns, advantages
-    )

@@ -21,30 +21,11 @@ class Tokenizer:
         return [" ".join(WORDS[token] for token in row if token in WORDS) for row in rows]
 
 
-@pytest.fixture(scope="module")
-def tq():
-    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
-
-    with vllm_known_by_either_name():
-        import ray
-        import transfer_queue
-        import verl.trainer.ppo.v1  # noqa: F401
-    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
-    storage = {
-        "storage_backend": "SimpleStorage",
-        "SimpleStorage": {"num_data_storage_units": 1, "total_storage_size": 1000},
-    }
-    transfer_queue.init(OmegaConf.create({"backend": storage}))
-    yield transfer_queue
-    transfer_queue.close()
-    ray.shutdown()
-
-
 def nested(rows):
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
-def put(tq, groups, **more):
+def put(queue, groups, **more):
     """Groups of (uid, answer tokens, results), each response as long as LENGTHS says, in the order of sessions."""
     from transfer_queue import KVBatchMeta
 
@@ -73,7 +54,7 @@ def put(tq, groups, **more):
     } | {name: nested([make(length) for length in lengths]) for name, make in more.items()}
     keys = [f"{uid}_{session}_0" for uid, session, _, _ in rows]
     tags = [{"seq_len": 2 + length, "prompt_len": 2, "response_len": length} for length in lengths]
-    tq.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(fields, batch_size=len(rows)), tags=tags)
+    queue.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(fields, batch_size=len(rows)), tags=tags)
     return KVBatchMeta(keys=keys, tags=tags, partition_id="train", extra_info={})
 
 
@@ -89,51 +70,44 @@ def trainer(variant, n=4, **faults):
     return made
 
 
-def scores(tq, batch):
-    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rm_scores"])
+def scores(queue, batch):
+    data = queue.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rm_scores"])
     return {key: row.tolist() for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True)}
 
 
-def left(tq):
-    return set((tq.kv_list("train") or {}).get("train", {}))
+def left(queue):
+    return set((queue.kv_list("train") or {}).get("train", {}))
 
 
-@pytest.fixture(autouse=True)
-def emptied(tq):
-    yield
-    if keys := list(left(tq)):
-        tq.kv_clear(keys=keys, partition_id="train")
-
-
-def test_votes_are_written_on_the_last_token_and_groups_without_a_winner_leave(tq):
+def test_votes_are_written_on_the_last_token_and_groups_without_a_winner_leave(queue):
     voted = [Score(0.0, reason="no_gold")] * 4
-    batch = put(tq, [("a-1", (1, 1, 2, 1), voted), ("b-2", (1, 1, 2, 2), voted), ("c-3", (2, 2, 2, 2), voted)])
+    batch = put(queue, [("a-1", (1, 1, 2, 1), voted), ("b-2", (1, 1, 2, 2), voted), ("c-3", (2, 2, 2, 2), voted)])
     instructions = {uid: Instruction(i, uid) for i, uid in enumerate(("a-1", "b-2", "c-3"))}
     judged = trainer("self_instruct")._judge(batch, instructions)
     kept, metrics = judged.rows, judged.metrics
     assert [(g.handle, g.agreement, g.answer) for g in judged.groups] == [("a-1", 0.75, "7"), ("c-3", 1.0, "8")]
     assert [reason for _, reason in judged.unusable] == ["vote_tie"]
-    assert left(tq) == set(kept.keys) and len(kept) == len(kept.tags) == 8
-    written = scores(tq, kept)
+    assert left(queue) == set(kept.keys) and len(kept) == len(kept.tags) == 8
+    written = scores(queue, kept)
     assert [sum(written[f"a-1_{i}_0"]) for i in range(4)] == [1, 1, 0, 1]
     assert written["a-1_3_0"] == [0, 0, 0, 1.0] and [sum(written[f"c-3_{i}_0"]) for i in range(4)] == [1] * 4
     assert metrics["reward_faults/score/minority"] == 1
 
 
-def test_skipped_responses_of_labelled_data_leave_the_queue(tq):
-    batch = put(tq, [("a", (1, 1, 1, 1), [Score(1.0), Skip("gold_missing"), Score(0.0), Score(0.0)])])
+def test_skipped_responses_of_labelled_data_leave_the_queue(queue):
+    batch = put(queue, [("a", (1, 1, 1, 1), [Score(1.0), Skip("gold_missing"), Score(0.0), Score(0.0)])])
     judged = trainer("ground_truth", skip_share=0.5)._judge(batch, {"a": Instruction(0, "a", "dataset")})
     assert judged.groups[0].agreement == pytest.approx(1 / 3)
-    assert left(tq) == set(judged.rows.keys) == {"a_0_0", "a_2_0", "a_3_0"}
+    assert left(queue) == set(judged.rows.keys) == {"a_0_0", "a_2_0", "a_3_0"}
 
 
-def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(tq):
-    batch = put(tq, [("a", (1, 1, 2, 2), [Score(0.0)] * 4)])
+def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(queue):
+    batch = put(queue, [("a", (1, 1, 2, 2), [Score(0.0)] * 4)])
     judged = trainer("self_instruct")._judge(batch, {"a": Instruction(0, "a")})
-    assert judged.groups == [] and not judged.settled and left(tq) == set(batch.keys) == set(judged.rows.keys)
+    assert judged.groups == [] and not judged.settled and left(queue) == set(batch.keys) == set(judged.rows.keys)
 
 
-def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
+def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
     from recipes.common.data_plane import is_padding, real_keys
@@ -142,11 +116,11 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
     fields = dict.fromkeys(
         ("old_log_probs", "ref_log_prob", "advantages", "returns", "token_level_rewards"), torch.ones
     )
-    batch = put(tq, [("a", (1, 1, 1), [Score(1.0)] * 3)], **fields)
+    batch = put(queue, [("a", (1, 1, 1), [Score(1.0)] * 3)], **fields)
     batch = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
     assert [is_padding(tag) for tag in batch.tags] == [False] * 3 + [True]
     reset_padding(batch)
-    data = tq.kv_batch_get(keys=batch.keys, partition_id="train")
+    data = queue.kv_batch_get(keys=batch.keys, partition_id="train")
     for name in fields:
         assert name in TOKEN_FIELDS
         rows = data[name].unbind()
@@ -155,7 +129,7 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(tq):
     assert real_keys(batch) == ["a_0_0", "a_1_0", "a_2_0"]
 
 
-def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(tq):
+def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(queue):
     from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
     from recipes.serl.estimators import rloo_advantage
 
@@ -167,9 +141,9 @@ def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(tq):
         return -penalties[length]
 
     groups = [("a", (1, 1, 1, 1), [Score(v) for v in (1.0, 0.0, 0.0, 1.0)]), ("b", (1, 1), [Score(1.0), Score(0.0)])]
-    batch = put(tq, groups, token_level_rewards=rewards)
-    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rm_scores", "token_level_rewards"])
-    tq.kv_batch_put(
+    batch = put(queue, groups, token_level_rewards=rewards)
+    data = queue.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rm_scores", "token_level_rewards"])
+    queue.kv_batch_put(
         keys=batch.keys,
         partition_id="train",
         fields=TensorDict(
@@ -185,7 +159,7 @@ def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(tq):
         ),
     )
     replace_by_rloo(batch)
-    found = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages", "returns"])
+    found = queue.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages", "returns"])
     kl, mask = torch.zeros(6, 4), torch.zeros(6, 4)
     for row, values in enumerate(data["token_level_rewards"].unbind()):
         kl[row, : len(values)], mask[row, : len(values)] = -values, 1

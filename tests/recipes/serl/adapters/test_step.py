@@ -15,30 +15,11 @@ from omegaconf import OmegaConf, open_dict
 from tensordict import NonTensorStack, TensorDict
 from transformers import PreTrainedTokenizerFast
 
-from recipes.serl.judging import rewards_by_policy
-from recipes.serl.pseudo_labels import restrain_advantages
 from reward_fns.result import Score, Skip, to_verl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 SEEDS = [f"Seed {i}: how much is {i} of thing{i} plus {i + 1} of place{i}?" for i in range(30)]
 N = 4
-
-
-@pytest.fixture(scope="module")
-def tq():
-    from recipes.upstream.vllm_distribution import vllm_known_by_either_name
-
-    with vllm_known_by_either_name():
-        import ray
-        import transfer_queue
-        import verl.trainer.ppo.v1  # noqa: F401
-    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
-    simple = {"num_data_storage_units": 1, "total_storage_size": 5000}
-    backend = {"storage_backend": "SimpleStorage", "SimpleStorage": simple}
-    transfer_queue.init(OmegaConf.create({"backend": backend}))
-    yield transfer_queue
-    transfer_queue.close()
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -61,40 +42,20 @@ def nested(rows):
 class Engine:
     """Writes what it is told to, answers as it is told to, and keeps the batches that reach the optimiser."""
 
-    def __init__(self, tq, tokenizer, write, answer):
-        self.tq, self.tokenizer, self.write, self.answer = tq, tokenizer, write, answer
-        self.calls, self.rounds, self.updates, self.measured = 0, [], [], {"entropy": {}, "self_certainty": {}}
-        self.events, self.teach, self.served = [], None, "policy"
+    def __init__(self, queue, tokenizer, write, answer):
+        self.queue, self.tokenizer, self.write, self.answer = queue, tokenizer, write, answer
+        self.calls, self.rounds, self.updates = 0, [], []
         self._dispatch_info = {"actor": [0]}
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
         self.calls += 1
-        if self.served == "teacher":
-            text = self.teach(self.tokenizer.decode(prompt_ids), sampling_params)
-        else:
-            text = self.write(random.Random(sampling_params["seed"]))
+        text = self.write(random.Random(sampling_params["seed"]))
         return SimpleNamespace(token_ids=self.tokenizer(text)["input_ids"])
 
     def sleep_replicas(self):
-        self.served = None
-
-    def serve_teacher(self, global_steps):
-        assert self.served is None, "weights are sent to an engine that is asleep"
-        self.served = "teacher"
-        self.events.append(("teacher", global_steps))
-
-    def update_weights(self, global_steps):
-        assert self.served is None, "weights are sent to an engine that is asleep"
-        self.served = "policy"
-        self.events.append(("policy", global_steps))
-
-    def move_teacher(self, rate):
-        self.events.append(("moved", rate))
-        return [0.5]
+        pass
 
     def generate_sequences(self, batch):
-        assert self.served == "policy", "the policy answers"
-        self.events.append(("answers", len(batch["uid"])))
         rows = [
             (f"{uid}_{session}_0", message[0]["content"], session)
             for uid, message in zip(batch["uid"], batch["raw_prompt"], strict=True)
@@ -126,7 +87,7 @@ class Engine:
         }
         tags = [{"seq_len": len(ids)} for ids in sequences]
         keys = [key for key, _, _ in rows]
-        self.tq.kv_batch_put(
+        self.queue.kv_batch_put(
             keys=keys, partition_id="train", fields=TensorDict(fields, batch_size=len(rows)), tags=tags
         )
         self.rounds.append((keys, tags))
@@ -136,27 +97,20 @@ class Engine:
 
         keys, tags = self.rounds[-1]
         # As verl's buffer does with the markers of the prompts it hands out.
-        self.tq.kv_clear(keys=list(dict.fromkeys(key.rsplit("_", 2)[0] for key in keys)), partition_id=partition_id)
+        self.queue.kv_clear(keys=list(dict.fromkeys(key.rsplit("_", 2)[0] for key in keys)), partition_id=partition_id)
         return KVBatchMeta(keys=keys, tags=tags, partition_id=partition_id, extra_info={}), {}
 
     def compute_log_prob(self, batch):
-        data = self.tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["input_ids", "response_mask"])
+        data = self.queue.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["input_ids"])
         rows = [-0.5 - 0.001 * (ids % 7).float() for ids in data["input_ids"].unbind()]
-        # As verl's worker with a certain actor: a value for each token of prompt and response.
-        found = {"entropy": rows, "self_certainty": [5.0 - row**2 for row in rows]}
-        for name, values in found.items():
-            for key, row, mask in zip(batch.keys, values, data["response_mask"].unbind(), strict=True):
-                self.measured[name][key] = float(row[-len(mask) - 1 : -1].mean())
-        fields = TensorDict(
-            {"log_probs": nested(rows)} | {name: nested(values) for name, values in found.items()}, batch_size=len(rows)
-        )
-        return self.tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
+        fields = TensorDict({"log_probs": nested(rows), "entropy": nested(rows)}, batch_size=len(rows))
+        return self.queue.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
 
     compute_ref_log_prob = compute_log_prob
 
     def update_actor(self, batch):
         fields = ["advantages", "old_log_probs", "response_mask", "rm_scores", "responses"]
-        data = self.tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=fields)
+        data = self.queue.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=fields)
         lengths = [[len(row) for row in data[name].unbind()] for name in fields]
         assert all(found == lengths[0] for found in lengths), "every field of a row has the row's length"
         self.updates.append((batch, data))
@@ -164,14 +118,13 @@ class Engine:
 
 
 @pytest.fixture
-def make(tq, tokenizer, tmp_path):
+def make(queue, tokenizer, tmp_path):
     from verl.trainer.ppo import core_algos
 
     from recipes.common.reward_faults import RewardFaults
     from recipes.launch.composition import compose_config
     from recipes.serl.adapters.trainer import SerlTrainer
     from recipes.serl.journal import Journal
-    from recipes.serl.label_history import LabelHistory
     from recipes.serl.schedule import Schedule
     from recipes.serl.settings import SerlSettings
     from reward_fns.majority import CollapseAlarm
@@ -184,7 +137,7 @@ def make(tq, tokenizer, tmp_path):
 
     def make(write, answer, *overrides):
         config = compose_config("recipes.serl.config", "serl", [*sizes, *overrides])
-        engine = Engine(tq, tokenizer, write, answer)
+        engine = Engine(queue, tokenizer, write, answer)
         trainer = SerlTrainer.__new__(SerlTrainer)
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"
@@ -193,7 +146,7 @@ def make(tq, tokenizer, tmp_path):
         trainer.schedule = Schedule(instructions_num_per_iteration=1000, prompts_per_step=4)
         trainer.total_training_steps = 1000
         trainer.trained_prompts = trainer.skipped_steps = trainer.alarmed_steps = 0
-        trainer.alarm, trainer.alarm_reason, trainer.labels = CollapseAlarm(window=8), "", LabelHistory()
+        trainer.alarm, trainer.alarm_reason = CollapseAlarm(window=8), ""
         trainer.reward_faults, trainer.group_hook = RewardFaults(skip_share=0.3), None
         trainer.use_critic, trainer.use_reference_policy, trainer.ref_in_actor = False, True, False
         trainer.kl_ctrl_in_reward = core_algos.get_kl_controller(config.algorithm.kl_ctrl)
@@ -205,9 +158,7 @@ def make(tq, tokenizer, tmp_path):
         trainer.source = trainer.self_instruct()
         return trainer
 
-    yield make
-    if keys := list((tq.kv_list("train") or {}).get("train", {})):
-        tq.kv_clear(keys=keys, partition_id="train")
+    return make
 
 
 def step(trainer):
@@ -216,7 +167,6 @@ def step(trainer):
 
     trainer.global_steps += 1
     trainer.timing_raw, metrics = {}, {}
-    trainer.engine.served, trainer.teacher_serves = "policy", False
     batch = trainer._step_once(metrics, trainer.timing_raw, 4)
     assert len(batch) > 0, "verl's metrics need rows"
     transfer_queue.kv_clear(keys=batch.keys, partition_id="train")
@@ -264,130 +214,6 @@ def test_all_answers_vote_and_half_of_them_train(make):
         assert {key.rsplit("_", 2)[1] for key in batch.keys} == {"0", "1"}
         assert [float(row.sum()) for row in data["rm_scores"].unbind()] == [1.0] * 8
     assert trainer._prompts_per_update() == 4
-
-
-def test_restrain_trains_on_its_own_advantages(make):
-    trainer = make(problems, divided, "estimator=restrain", "serl.vote.restrain_least=2")
-    metrics = step(trainer)
-    batch, data = trainer.engine.updates[-1]
-    assert metrics["serl/groups_trained"] == 4 and len(batch) == 4 * N
-    of_group = {}
-    for key, advantages, mask in zip(
-        batch.keys, data["advantages"].unbind(), data["response_mask"].unbind(), strict=True
-    ):
-        assert torch.equal(advantages, advantages[0] * mask)
-        of_group.setdefault(key.rsplit("_", 2)[0], {})[int(key.rsplit("_", 2)[1])] = float(advantages[0])
-    for found in of_group.values():
-        wanted = restrain_advantages([0, 0, 1 if found[2] else 0, 0], least=2)
-        assert [found[session] for session in range(N)] == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("rule", ["scrl", "rent", "self_certainty"])
-@pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp"])
-def test_rewards_from_the_distributions_of_the_policy(make, rule, estimator):
-    """The engine's values differ between tokens; with statistics before the filter all groups are scored."""
-    trainer = make(problems, divided, f"estimator={estimator}", f"serl.vote.rule={rule}")
-    metrics = step(trainer)
-    batch, data = trainer.engine.updates[-1]
-    measured = trainer.engine.measured["self_certainty" if rule == "self_certainty" else "entropy"]
-    wanted = rewards_by_policy(trainer.groups, measured, trainer.settings.vote)
-    if rule == "self_certainty":
-        assert wanted == {key: measured[key] for group in trainer.groups for key in group.classes if key in measured}
-        assert 4.6 < metrics["serl/vote/self_certainty"] < 4.8
-    for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True):
-        assert float(row.sum()) == pytest.approx(wanted[key], abs=1e-5) and float(row[:-1].abs().sum()) == 0
-    assert len(batch) == 4 * N and metrics["serl/groups_trained"] == 4
-    assert ("serl/vote/positive_share" in metrics) is (rule == "scrl")
-    if rule == "scrl":
-        assert metrics["serl/vote/positive_share"] == 1.0
-        trained = {key.rsplit("_", 2)[0] for key in batch.keys}
-        assert all(wanted[f"{uid}_2_0"] < 0.1 < wanted[f"{uid}_0_0"] for uid in trained)
-
-
-def taught(make, teach, *overrides):
-    """A trainer with a teacher, on prompts of a dataset."""
-    from recipes.serl.adapters.answering import instruction_row
-    from recipes.serl.pool import Instruction
-    from recipes.serl.sources import DatasetSource
-
-    options = ["estimator=grpo", "serl.teacher.answers=3", "serl.reward_difficulty_bounds=[0.0,1.0]"]
-    trainer = make(problems, divided, *options, "trainer.total_training_steps=4", *overrides)
-    trainer.engine.teach = teach
-    trainer.source = DatasetSource(SEEDS, rng_seed=1, epochs=9)
-    trainer.train_dataset = [
-        instruction_row(Instruction(i, question, "dataset"), "{question}", i) for i, question in enumerate(SEEDS)
-    ]
-    return trainer
-
-
-def test_the_teachers_majority_is_the_label(make):
-    """It says 2, which at most the third of a group's four answers does; one of its three says something else."""
-    seen = []
-
-    def teach(question, sampling):
-        seen.append((question, sampling))
-        return f"\\boxed{{{2 if len(seen) % 3 else 1}}}"
-
-    trainer = taught(make, teach)
-    metrics = step(trainer)
-    batch, data = trainer.engine.updates[-1]
-    for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True):
-        question = next(g.instruction.text for g in trainer.groups if g.handle == key.rsplit("_", 2)[0])
-        assert float(row.sum()) == float(divided(question, int(key.rsplit("_", 2)[1])).startswith("It is \\boxed{2}"))
-    assert len(batch) == 4 * N and metrics["serl/teacher/agreement"] == pytest.approx(2 / 3)
-    assert [question for question, _ in seen] == [g.instruction.text for g in trainer.groups for _ in range(3)]
-    assert len({sampling["seed"] for _, sampling in seen}) == 12 and seen[0][1]["temperature"] == 1.0
-    assert trainer.engine.events == [
-        ("answers", 4),
-        ("teacher", 0),
-        ("moved", pytest.approx(metrics["serl/teacher/rate"])),
-    ]
-    assert metrics["serl/teacher/rate"] == pytest.approx(1e-5 + 0.00999 * (1 + 2**-0.5) / 2)
-    assert metrics["serl/teacher/distance"] == 0.5 and trainer.timing_raw["teacher"] > 0
-
-
-def test_another_round_is_answered_by_the_policy_again(make):
-    """The teacher's answers to the first round are all different."""
-    seen = []
-
-    def teach(question, sampling):
-        seen.append(question)
-        return f"\\boxed{{{len(seen) if len(seen) <= 12 else 1}}}"
-
-    trainer = taught(make, teach)
-    metrics = step(trainer)
-    assert metrics["serl/unusable/teacher_tie"] == 4 and metrics["serl/groups_trained"] == 4
-    served = [name for name, _ in trainer.engine.events]
-    assert served == ["answers", "teacher", "policy", "answers", "teacher", "moved"]
-
-
-def test_a_step_that_trains_nothing_still_moves_the_teacher(make):
-    trainer = taught(make, lambda question, sampling: "I would rather not say anything.")
-    metrics = step(trainer)
-    assert metrics["serl/groups_trained"] == 0 and metrics["serl/unusable/teacher_no_answers"] == 12
-    assert trainer.engine.updates == [] and trainer.engine.events[-1][0] == "moved"
-
-
-def test_weights_multiply_the_advantages_of_their_prompts(make):
-    plain, weighed = [], []
-    for weights, found in ((False, plain), (True, weighed)):
-        trainer = make(problems, divided, "estimator=grpo")
-        object.__setattr__(trainer.settings.vote, "flip_weights", weights)
-        # Prompts of a dataset would return; here every second one of a step is weighted.
-        trainer.labels = SimpleNamespace(
-            observe=lambda groups: {},
-            weights=lambda groups: {group.handle: 0.35 if i % 2 else 1.0 for i, group in enumerate(groups)},
-        )
-        metrics = step(trainer)
-        batch, data = trainer.engine.updates[-1]
-        assert ("serl/vote/flip_weight" in metrics) is weights
-        if weights:
-            assert metrics["serl/vote/flip_weight"] == pytest.approx(0.675)
-        by_group = {}
-        for key, row in zip(batch.keys, data["advantages"].unbind(), strict=True):
-            by_group.setdefault(key.rsplit("_", 2)[0], []).append(abs(float(row[0])))
-        found += sorted(round(max(values), 4) for values in by_group.values())
-    assert plain == [1.5] * 4 and weighed == [0.525, 0.525, 1.5, 1.5]
 
 
 def test_the_run_ends_when_the_alarm_stands_for_as_many_steps_as_asked(make):

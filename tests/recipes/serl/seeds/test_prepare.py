@@ -1,8 +1,6 @@
 """The seed command, from files with known agreements."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pyarrow.parquet
@@ -189,13 +187,3 @@ def test_lines_may_hold_any_unicode_separator(tmp_path):
     path = write(tmp_path / "x.jsonl", [])
     path.write_text('{"problem": "a\u2028b\x0bc"}\n'.replace("\x0b", "\\u000b"))
     assert read_rows(path, "problem")[0]["problem"] == "a\u2028b\x0bc"
-
-
-def test_the_former_name_of_the_command_still_prepares(tmp_path):
-    source = tmp_path / "all.jsonl"
-    source.write_text("".join(json.dumps({"problem": f"Question {i}?", "answer": str(i)}) + "\n" for i in range(6)))
-    command = [sys.executable, "-m", "recipes.serl.prepare_seeds", "--source", str(source), "--val-source", ""]
-    command += ["--unfiltered", "--num", "4", "--output-dir", str(tmp_path / "data")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0 and "is now python -m recipes.serl.seeds.prepare" in run.stderr
-    assert len((tmp_path / "data" / "seeds.jsonl").read_text().splitlines()) == 4
