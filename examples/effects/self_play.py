@@ -32,7 +32,7 @@ from recipes.pasodoble.settings import RoundSettings
 from recipes.serl.estimators import grpo_advantage
 
 # the Proposer's reward, or how a Proposer that is not trained chooses
-TRAINED = ("pasodoble", "r_zero", "learnability")
+TRAINED = ("pasodoble", "learnability")
 ARMS = (*TRAINED, "frozen", "oracle")
 # the kind of question that cannot be answered
 WORLDS = {"ten answers": "u", "two answers": "v"}

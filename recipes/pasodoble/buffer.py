@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BufferedQuestion:
-    """A question, the answer taken for right (the Proposer's or the majority's), the pass rate it was admitted with."""
+    """A question, the Proposer's answer, the pass rate it was admitted with."""
 
     question: str
     answer: str

@@ -35,7 +35,8 @@ def resolve_proposer(config: DictConfig, settings: GameSettings) -> None:
     """
     foreign = sorted(set(config.proposer) - set(PROPOSER_BLOCKS))
     if foreign:
-        raise ValueError(f"proposer.{foreign[0]} cannot differ from the Solver's: the overlay takes {PROPOSER_BLOCKS}")
+        key = f"proposer.{foreign[0]}"
+        raise ConfigError(f"{key} cannot differ from the Solver's: the overlay takes {PROPOSER_BLOCKS}", key)
     overlay = config.proposer
     with open_dict(config):
         config.proposer = {}
@@ -63,7 +64,8 @@ def _check_contradictions(config: DictConfig) -> None:
         why="it does not go with PasoDoble",
     )
     if config.trainer.total_training_steps is None:
-        raise ConfigError("trainer.total_training_steps must be set: rounds are drawn without end")
+        key = "trainer.total_training_steps"
+        raise ConfigError(f"{key} must be set: rounds are drawn without end", key)
 
 
 def _check_inputs(config: DictConfig, settings: GameSettings) -> None:

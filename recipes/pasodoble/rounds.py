@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recipes.pasodoble.diversity import DiversityHistory
-from recipes.pasodoble.repetition import repetition
-from recipes.pasodoble.reward_kinds import REPETITION_KINDS, reward_of_kind
+from recipes.pasodoble.reward import proposer_reward
 from recipes.pasodoble.sanity import Fault, find_fault
 from recipes.pasodoble.settings import OfflineSettings, RoundSettings
 
@@ -80,14 +79,12 @@ def score_round(
     verdicts: Sequence[Verdicts],
     history: DiversityHistory,
     settings: RoundSettings,
-    repetitions: Sequence[float] | None = None,
 ) -> ScoredRound:
     """Score one round and commit its questions to ``history``.
 
     Args:
         proposals: the I proposals made from one knowledge text.
         verdicts: for each of them the Solver's rewards (0 or 1), empty if it was not asked, None if not gradable.
-        repetitions: for each of them the share of the step's proposals in its cluster; None counts as 0.
     """
     if len(proposals) != len(verdicts):
         raise ValueError(f"{len(proposals)} proposals, but verdicts for {len(verdicts)}")
@@ -100,8 +97,7 @@ def score_round(
     if any(solvable):
         diversities = list(history.score(p.token_ids for p in proposals))
         history.commit(_admitted(proposals, solvable, settings))
-    repeated = repetitions or [0.0] * len(proposals)
-    rewards = [_reward(*row, settings) for row in zip(checked, faults, diversities, repeated, strict=True)]
+    rewards = [_reward(*row, settings) for row in zip(checked, diversities, strict=True)]
 
     skip = _skip_reason(checked, rewards, settings)
     filtered = raw if settings.filter_by == "raw" else checked
@@ -121,17 +117,8 @@ def score_round(
 def score_rounds(
     rounds: Iterable[tuple[Sequence[Proposal], Sequence[Verdicts]]], history: DiversityHistory, settings: RoundSettings
 ) -> list[ScoredRound]:
-    """Score rounds that were generated together, in index order: the same numbers as one after the other.
-
-    Repetition alone is a matter of all of them: it is counted over the step's proposals.
-    """
-    rounds = list(rounds)
-    questions = [p.question for proposals, _ in rounds for p in proposals]
-    shares = iter(repetition(questions) if settings.reward in REPETITION_KINDS else [0.0] * len(questions))
-    return [
-        score_round(proposals, verdicts, history, settings, [next(shares) for _ in proposals])
-        for proposals, verdicts in rounds
-    ]
+    """Score rounds that were generated together, in index order: the same numbers as one after the other."""
+    return [score_round(proposals, verdicts, history, settings) for proposals, verdicts in rounds]
 
 
 def _admitted(proposals: Sequence[Proposal], solvable: Sequence[bool], settings: RoundSettings) -> list[bool]:
@@ -142,23 +129,13 @@ def _admitted(proposals: Sequence[Proposal], solvable: Sequence[bool], settings:
     return [bool(p.question) for p in proposals]
 
 
-def _reward(
-    rate: float | None, fault: Fault | None, diversity: float | None, repeated: float, settings: RoundSettings
-) -> float | None:
+def _reward(rate: float | None, diversity: float | None, settings: RoundSettings) -> float | None:
     if rate is None:
         return None
-    return reward_of_kind(
-        settings.reward,
-        rate,
-        valid=fault is None,
-        # without a solvable question the original measures no diversity, and every reward is 0
-        diversity=0.0 if diversity is None else diversity,
-        repetition=repeated,
-        repetition_weight=settings.repetition_weight,
-        tau_low=settings.tau_low,
-        tau_div=settings.tau_div,
-        w=settings.w,
-    )
+    if settings.reward == "learnability":
+        return rate * (1 - rate)
+    # without a solvable question the original measures no diversity, and every reward is 0
+    return proposer_reward(rate, diversity or 0.0, tau_low=settings.tau_low, tau_div=settings.tau_div, w=settings.w)
 
 
 def _skip_reason(

@@ -7,9 +7,9 @@ Source of the values: PasoDoble, ``train_{online,offline}_{4,8}_cards.sh``, ``pr
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, Share, read
+from recipes.common.settings import Count, CountOrZero, Finite, Share, read
+from recipes.errors import ConfigError
 from recipes.pasodoble.prompts import Prompts
-from recipes.pasodoble.reward_kinds import RewardKind
 from recipes.pasodoble.sanity import LeakCheck
 
 
@@ -17,12 +17,8 @@ from recipes.pasodoble.sanity import LeakCheck
 class RoundSettings:
     """How one round is scored and who learns from it."""
 
-    reward: RewardKind = "pasodoble"
-    """The Proposer's reward: PasoDoble's, or that of another method (``reward_kinds.py``)."""
-    p_source: Literal["gold", "majority"] = "gold"
-    """What a right answer is: the Proposer's, or the majority of the Solver's own, as in R-Zero."""
-    repetition_weight: NonNegative = 1.0
-    """Weight of repetition in the reward ``r_few``."""
+    reward: Literal["pasodoble", "learnability"] = "pasodoble"
+    """The Proposer's reward: PasoDoble's, or ``p (1 - p)``, which is highest where half of the answers agree."""
     tau_low: Share = 0.2
     """A question counts as solvable above this pass rate; the bound itself is too low."""
     tau_high: Finite = 1.0
@@ -42,7 +38,8 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau_low < self.tau_high:
-            raise ValueError(f"need 0 <= tau_low < tau_high, got {self.tau_low} and {self.tau_high}")
+            found = f"got {self.tau_low} and {self.tau_high}"
+            raise ConfigError(f"need 0 <= tau_low < tau_high, {found}", "pasodoble.round.tau_low")
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,8 @@ class OfflineSettings:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, factor * updates)
             elif getattr(self, name) < updates:
-                raise ValueError(f"{name} must allow at least the {updates} updates wanted, got {getattr(self, name)}")
+                key = f"pasodoble.offline.{name}"
+                raise ConfigError(f"{key} must allow at least the {updates} updates, got {getattr(self, name)}", key)
 
 
 @dataclass(frozen=True)
@@ -113,12 +111,14 @@ class GameSettings:
 
     def __post_init__(self) -> None:
         if not (self.train_proposer or self.train_solver):
-            raise ValueError(
-                "pasodoble.train_proposer and pasodoble.train_solver are both false: nothing would be trained"
+            raise ConfigError(
+                "pasodoble.train_proposer and pasodoble.train_solver are both false: nothing would be trained",
+                "pasodoble.train_solver",
             )
         if self.use_knowledge and not self.knowledge.path:
-            raise ValueError(
-                "pasodoble.knowledge.path is not set: name a file or dataset, or set pasodoble.use_knowledge=false"
+            raise ConfigError(
+                "pasodoble.knowledge.path is not set: name a file or dataset, or set pasodoble.use_knowledge=false",
+                "pasodoble.knowledge.path",
             )
 
     @classmethod

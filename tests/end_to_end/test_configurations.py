@@ -85,20 +85,6 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
     "serl, ground truth, rloo": ("serl", ("variant=ground_truth", "estimator=rloo"), SERL),
     "pasodoble, online": ("pasodoble", ("variant=online", "pasodoble.rounds_per_step=5"), ROLES),
     "pasodoble, offline": ("pasodoble", ("variant=offline", "pasodoble.rounds_per_step=5"), ()),
-    "pasodoble, r_zero": (
-        "pasodoble",
-        (
-            "variant=r_zero",
-            "pasodoble.rounds_per_step=5",
-            "pasodoble.offline.proposer_updates=2",
-            "pasodoble.offline.solver_updates=2",
-        ),
-        (
-            Bound("game/majority_is_proposers", "min", 0.0, 1.0),
-            Bound("game/majority_is_proposers", "max", 0.0, 1.0),
-            positive("game/updates/proposer"),
-        ),
-    ),
     "step_ppo, outcome": ("step_ppo", ("preset=outcome", *FEWER), (*EVERY, *CRITIC, *SHARE)),
     "step_ppo, prm": ("step_ppo", ("preset=prm", *FEWER), (*STEP_PPO, *CRITIC)),
     "step_ppo, pure": ("step_ppo", ("preset=pure", *FEWER), STEP_PPO),

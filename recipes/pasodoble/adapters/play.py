@@ -7,7 +7,7 @@ nothing and a round never sees stale weights.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
@@ -22,7 +22,6 @@ from recipes.pasodoble.prompts import Messages
 from recipes.pasodoble.rounds import Proposal, ScoredRound, Verdicts, questions_to_ask, score_rounds
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
-from recipes.pasodoble.voting import judge_by_majority
 from reward_fns.result import FailureBudget, Result, Score, from_verl
 
 MIN_UNGRADED = 16
@@ -40,14 +39,10 @@ class Round:
 
 @dataclass
 class Answers:
-    """The Solver's trajectories, and its rewards by prompt group; ungraded responses are in neither.
-
-    `labels` holds the majority answer of each group, where the majority is what is right.
-    """
+    """The Solver's trajectories, and its rewards by prompt group; ungraded responses are in neither."""
 
     batch: KVBatchMeta | None
     rewards: dict[str, list[float]]
-    labels: dict[str, str] = field(default_factory=dict)
 
     def verdicts(self, uid: str | None) -> Verdicts:
         """Return the rewards on a question; empty if it was not asked, None if no response could be graded."""
@@ -80,7 +75,6 @@ class Play(Side, PPOTrainerSync):
                 [r.solver_uids[i] for r, i in asked],
                 [r.proposals[i].question for r, i in asked],
                 [r.proposals[i].answer for r, i in asked],
-                by_majority=self.settings.round.p_source == "majority",
             )
         verdicts = [[answers.verdicts(r.solver_uids.get(i)) for i in range(len(r.proposals))] for r in rounds]
         scored = score_rounds(
@@ -146,7 +140,7 @@ class Play(Side, PPOTrainerSync):
         ids = self.proposer.tokenizer(question, add_special_tokens=False)["input_ids"]
         return Proposal(question, extract_answer(text), tuple(ids))
 
-    def _solve(self, uids: list[str], questions: list[str], golds: list[str], *, by_majority: bool = False) -> Answers:
+    def _solve(self, uids: list[str], questions: list[str], golds: list[str]) -> Answers:
         if not uids:
             return Answers(None, {})
         prompts = [self.settings.prompts.for_solver(q, request_box=self.settings.request_box) for q in questions]
@@ -156,9 +150,6 @@ class Play(Side, PPOTrainerSync):
         self._step_keys += batch.keys
         extras = data_plane.read(batch, "extra_fields")["extra_fields"]
         results = {key: from_verl(extra["reward_extra_info"]) for key, extra in zip(batch.keys, extras, strict=True)}
-        labels: dict[str, str] = {}
-        if by_majority:
-            results, labels = self._vote(batch, results)
         self._recent_results = require_graded(
             self._recent_results, list(results.values()), self.settings.max_ungraded_share
         )
@@ -167,19 +158,7 @@ class Play(Side, PPOTrainerSync):
         for key, result in results.items():
             if isinstance(result, Score):
                 rewards.setdefault(uid_of(key), []).append(result.value)
-        return Answers(data_plane.select(batch, lambda key: isinstance(results[key], Score)), rewards, labels)
-
-    def _vote(self, batch: KVBatchMeta, by_answer: dict[str, Result]) -> tuple[dict[str, Result], dict[str, str]]:
-        """Replace the verdicts by those of the majority; its answers, and how often they are the Proposer's."""
-        texts = dict(zip(batch.keys, self.texts(batch), strict=True))
-        results, winners = judge_by_majority({key: texts[key] for key in sorted(texts, key=session_of)})
-        self.set_rewards(
-            batch, [result.value if isinstance(result := results[key], Score) else 0.0 for key in batch.keys]
-        )
-        agreed = [found.value > 0 for key in winners.values() if isinstance(found := by_answer[key], Score)]
-        if agreed:
-            self._learn_metrics["game/majority_is_proposers"].append(sum(agreed) / len(agreed))
-        return results, {uid: extract_answer(texts[key]) or "" for uid, key in winners.items()}
+        return Answers(data_plane.select(batch, lambda key: isinstance(results[key], Score)), rewards)
 
     def _rows(self, uids: list[str], prompts: list[Messages], source: str) -> dict[str, list]:
         return {

@@ -167,12 +167,11 @@ class OfflineTrainer(PasoDobleTrainer):
             metrics[f"game/out_of_tries/{name}"] = float(name in iteration.exhausted())
 
     def _proposer_try(self, timing_raw: dict) -> bool:
-        proposals, answers, rounds, scored = self.play_rounds(timing_raw)
+        proposals, _, rounds, scored = self.play_rounds(timing_raw)
         for r, s in zip(rounds, scored, strict=True):
             for i in s.solver_indices:
                 rate = s.raw_pass_rates[i] if self.settings.round.filter_by == "raw" else s.pass_rates[i]
-                label = answers.labels.get(r.solver_uids[i]) or r.proposals[i].answer
-                self.state.buffer.append(r.proposals[i].question, label, rate)
+                self.state.buffer.append(r.proposals[i].question, r.proposals[i].answer, rate)
         return self.learn_proposer(proposals, rounds, scored, timing_raw)
 
     def _solver_try(self, metrics: dict, timing_raw: dict) -> bool:

@@ -16,18 +16,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import recipes.pasodoble
-from recipes.errors import LaunchError
+from recipes.errors import ConfigError, LaunchError
 from recipes.launch import cluster
 from recipes.launch.composition import compose_config
 from recipes.pasodoble.main import RECIPE, check, resolve_proposer
-from recipes.pasodoble.rounds import within_band
 from recipes.pasodoble.settings import GameSettings
 
 ROOM = Path(recipes.pasodoble.__file__).parent
-SCALES = [
-    name if name == "toy" else pytest.param(name, marks=pytest.mark.long)
-    for name in sorted(path.stem for path in (ROOM / "config" / "scale").glob("*.yaml"))
-]
 
 
 def compose(*overrides):
@@ -36,55 +31,6 @@ def compose(*overrides):
 
 def settings_of(config):
     return GameSettings.from_config(OmegaConf.to_container(config.pasodoble, resolve=True))
-
-
-@pytest.mark.parametrize("variant, steps, save", [("online", 2000, 40), ("offline", 200, 8)])
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_combination_composes(scale, variant, steps, save):
-    config = compose(f"scale={scale}", f"variant={variant}")
-    resolve_proposer(config, settings_of(config))
-    assert config.trainer.v1.trainer_mode == f"pasodoble_{variant}"
-    if scale != "toy":
-        assert (config.trainer.total_training_steps, config.trainer.save_freq) == (steps, save)
-    for tree in (config, config.proposer):
-        rollout, actor = tree.actor_rollout_ref.rollout, tree.actor_rollout_ref.actor
-        assert (rollout.prompt_length, rollout.response_length) == (
-            tree.data.max_prompt_length,
-            tree.data.max_response_length,
-        )
-        assert actor.loss_scale_factor == tree.data.max_response_length
-        assert actor.rollout_n == rollout.n == 6
-
-
-def test_r_zero_has_its_constants():
-    config = compose("scale=toy", "variant=r_zero")
-    resolve_proposer(config, settings_of(config))
-    settings = settings_of(config)
-    assert (settings.round.reward, settings.round.p_source) == ("r_zero", "majority")
-    assert (settings.offline.proposer_updates, settings.offline.solver_updates) == (5, 15)
-    assert (config.actor_rollout_ref.rollout.n, config.proposer.actor_rollout_ref.rollout.n) == (10, 4)
-    learnt = [share for share in range(11) if within_band(share / 10, settings.round)]
-    assert learnt == [3, 4, 5, 6, 7, 8]
-
-
-def test_the_reference_values_reach_both_roles():
-    config = compose()
-    resolve_proposer(config, settings_of(config))
-    for tree, prompt_length in ((config, 512), (config.proposer, 1280)):
-        rollout, actor = tree.actor_rollout_ref.rollout, tree.actor_rollout_ref.actor
-        assert (rollout.prompt_length, rollout.response_length, rollout.n) == (prompt_length, 6144, 6)
-        assert (rollout.temperature, rollout.top_p, rollout.top_k) == (0.6, 1.0, -1)
-        assert (actor.optim.lr, actor.grad_clip, actor.clip_ratio_high, actor.optim.weight_decay) == (
-            1e-6,
-            1.0,
-            0.2,
-            0.0,
-        )
-        assert (actor.loss_agg_mode, actor.loss_scale_factor) == ("seq-mean-token-sum-norm", 6144)
-        # no dual clip: an advantage below 0 is not bounded by a ratio of 3
-        assert actor.clip_ratio_c == 1e9
-        assert tree.algorithm.norm_adv_by_std_in_grpo and tree.algorithm.adv_estimator == "grpo"
-    assert GameSettings.from_config({}) == settings_of(config)
 
 
 def test_what_the_overlay_names_is_derived_again_for_the_proposer_alone():
@@ -122,32 +68,6 @@ def run_with_fakes(tmp_path, script, fake, **environment):
 
 
 @pytest.mark.parametrize(
-    "script, gpus, layout",
-    [
-        ("run_online_4gpu.sh", 4, "colocate"),
-        ("run_offline_8gpu.sh", 8, "separate"),
-        pytest.param("run_online_8gpu.sh", 8, "colocate", marks=pytest.mark.long),
-        pytest.param("run_offline_4gpu.sh", 4, "separate", marks=pytest.mark.long),
-        pytest.param("run_qwen3_4b.sh", 8, "colocate", marks=pytest.mark.long),
-    ],
-)
-def test_every_launcher_composes(tmp_path, monkeypatch, script, gpus, layout):
-    names = {"SOLVER_MODEL_NAME": "my/solver", "PROPOSER_MODEL_NAME": "my/proposer", "LAYOUT": layout}
-    arguments = run_with_fakes(tmp_path, script, "python3", **names)
-    assert arguments[:2] == ["-m", "recipes.pasodoble.main"]
-    for name, value in names.items():
-        monkeypatch.setenv(name, value)
-    config = compose(*arguments[2:])
-    resolve_proposer(config, settings_of(config))
-    assert config.actor_rollout_ref.model.path == "my/solver"
-    assert config.proposer.actor_rollout_ref.model.path == "my/proposer"
-    expected = gpus if layout == "colocate" else gpus // 2
-    assert config.trainer.n_gpus_per_node == config.proposer.trainer.n_gpus_per_node == expected
-    real_batch = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
-    assert real_batch % expected == 0
-
-
-@pytest.mark.parametrize(
     "role, file", [("proposer", "pasodoble_sft.parquet"), ("solver", "solver_pasodoble_sft.parquet")]
 )
 def test_the_supervised_launcher_composes(tmp_path, role, file):
@@ -162,8 +82,6 @@ def test_the_supervised_launcher_composes(tmp_path, role, file):
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = hydra_compose("sft_trainer_engine", arguments[module + 1 :])
     assert config.data.train_files.endswith(f"/{file}")
-    assert (config.optim.lr, config.optim.lr_scheduler_type, config.data.train_batch_size) == (1e-5, "cosine", 32)
-    assert (config.trainer.total_epochs, config.data.max_length) == (3, 8192)
 
 
 def test_the_data_launcher_parses(tmp_path):
@@ -173,7 +91,6 @@ def test_the_data_launcher_parses(tmp_path):
     for environment in ({}, local):
         arguments = run_with_fakes(tmp_path, "generate_sft.sh", "python3", **environment)
         args = parse_arguments(arguments[2:])
-        assert (args.records, args.judge_model, args.generator_model) == (2800, "gpt-5-mini", "Qwen/Qwen3-14B")
         assert args.generator_base_url == environment.get("GENERATOR_BASE_URL")
 
 
@@ -218,29 +135,33 @@ def test_a_good_run_passes_the_check(inputs):
 
 
 @pytest.mark.parametrize(
-    "override, sentence",
+    "override, key",
     [
-        ("pasodoble.knowledge.text_column=body", r"no column 'body'; it has \['text'\]"),
-        ("pasodoble.knowledge.max_tokens=1", r"all 2 documents are longer than 1 tokens \(the shortest has 2\)"),
-        ("pasodoble.knowledge.path=/nowhere.jsonl", "does not exist"),
-        ("pasodoble.knowledge.path=null", "pasodoble.knowledge.path is not set"),
-        ("proposer.actor_rollout_ref.model.path=/nowhere", "/nowhere"),
-        ("pasodoble.tau=1", "unknown key pasodoble.tau"),
-        ("pasodoble.round.tau_low=1", "need 0 <= tau_low < tau_high"),
-        ("pasodoble.layout=apart", "pasodoble.layout|layout must be one of"),
-        ("pasodoble.prompts.solver=x", "unknown key pasodoble.prompts.solver"),
-        ("proposer.trainer.device=cpu", "proposer.trainer cannot differ"),
-        ("critic.enable=true", "does not go with PasoDoble: set critic.enable=false, found true"),
-        (
-            "actor_rollout_ref.actor.use_dynamic_bsz=false",
-            "needs it: set actor_rollout_ref.actor.use_dynamic_bsz=true",
-        ),
-        ("trainer.v1.trainer_mode=sync", "trainer_mode=pasodoble_online or pasodoble_offline, found sync"),
-        ("trainer.total_training_steps=null", "total_training_steps must be set"),
+        ("pasodoble.tau=1", "pasodoble.tau"),
+        ("proposer.trainer.device=cpu", "proposer.trainer"),
+        ("critic.enable=true", "critic.enable"),
+        ("actor_rollout_ref.actor.use_dynamic_bsz=false", "actor_rollout_ref.actor.use_dynamic_bsz"),
+        ("trainer.v1.trainer_mode=sync", "trainer.v1.trainer_mode"),
+        ("trainer.total_training_steps=null", "trainer.total_training_steps"),
     ],
 )
-def test_bad_input_is_refused(inputs, override, sentence):
-    with pytest.raises((ValueError, LaunchError), match=sentence):
+def test_a_config_that_cannot_run_is_refused_with_the_key(inputs, override, key):
+    with pytest.raises(ConfigError) as refusal:
+        check(inputs(override))
+    assert refusal.value.key == key
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "pasodoble.knowledge.text_column=body",
+        "pasodoble.knowledge.max_tokens=1",
+        "pasodoble.knowledge.path=/nowhere.jsonl",
+        "proposer.actor_rollout_ref.model.path=/nowhere",
+    ],
+)
+def test_bad_input_is_refused(inputs, override):
+    with pytest.raises((ValueError, LaunchError)):
         check(inputs(override))
 
 

@@ -69,10 +69,15 @@ def test_each_cause_skips_the_round(correct, reason):
     assert (result.proposer_indices == ()) is (result.solver_indices == ()) is (reason is not None)
 
 
-@pytest.mark.parametrize("reward", ["learnability", "r_few"])
-def test_rewards_that_differ_by_rounding_alone_skip_the_round(reward):
-    # both kinds reward p and 1 - p alike, but 3 and 7 of 10 give them other last bits
-    result = played([verdicts(3, of=10), verdicts(7, of=10)], RoundSettings(reward=reward))
+def test_learnability_pays_for_half_solved_questions_and_changes_nothing_else():
+    ours, theirs = played([0, 1, 3, 6]), played([0, 1, 3, 6], RoundSettings(reward="learnability"))
+    assert theirs.rewards == pytest.approx((0, 5 / 36, 1 / 4, 0))
+    assert replace(theirs, rewards=ours.rewards) == ours
+
+
+def test_rewards_that_differ_by_rounding_alone_skip_the_round():
+    # p and 1 - p are rewarded alike, but 3 and 7 of 10 give other last bits
+    result = played([verdicts(3, of=10), verdicts(7, of=10)], RoundSettings(reward="learnability"))
     assert result.rewards[0] == pytest.approx(result.rewards[1]) and result.rewards[0] != result.rewards[1]
     assert result.skip == "advantage"
 
@@ -196,11 +201,3 @@ def test_invariants_of_any_round(rounds):
 def test_unequal_lists_are_refused():
     with pytest.raises(ValueError, match="2 proposals, but verdicts for 1"):
         score_round([proposal(1), proposal(2)], [[1.0]], DiversityHistory(), SETTINGS)
-
-
-def test_a_round_alone_is_no_repetition_unless_it_is_told_of_one():
-    settings = RoundSettings(reward="r_zero")
-    correct = [3, 3, 2, 4, 1, 6]
-    row = [proposal(i + 1) for i in range(6)], [verdicts(c) for c in correct]
-    none, all_of_it = (score_round(*row, DiversityHistory(), settings, [share] * 6) for share in (0.0, 1.0))
-    assert played(correct, settings).rewards == none.rewards != all_of_it.rewards

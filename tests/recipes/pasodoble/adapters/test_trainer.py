@@ -6,9 +6,9 @@ import pytest
 from transfer_queue import KVBatchMeta
 
 from recipes.pasodoble.adapters.play import Answers, Round, require_graded
-from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer, PasoDobleTrainer
+from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer
 from recipes.pasodoble.rounds import Proposal
-from recipes.pasodoble.settings import GameSettings, OfflineSettings, RoundSettings
+from recipes.pasodoble.settings import GameSettings, OfflineSettings
 from recipes.pasodoble.state import GameState
 from reward_fns.errors import BudgetSpent
 from reward_fns.result import Score, Skip
@@ -37,17 +37,16 @@ class Recorded:
         keys = [key for r in rounds for key in r.proposal_keys]
         return KVBatchMeta(partition_id="train", keys=keys, tags=[{"response_len": 3} for _ in keys]), rounds
 
-    def _solve(self, uids, questions, golds, *, by_majority=False):
+    def _solve(self, uids, questions, golds):
         self.asked += questions
         self.golds += golds
-        labels = {uid: f"majority {gold.split()[1]}" for uid, gold in zip(uids, golds, strict=True)}
         keys = [f"{uid}_{j}_0" for uid in uids for j in range(6)]
         rewards = {}
         for uid, gold in zip(uids, golds, strict=True):
             correct = int(gold.split()[1])
             rewards[uid] = [1.0] * correct + [0.0] * (6 - correct)
         batch = KVBatchMeta(partition_id="train", keys=keys, tags=[{"response_len": 3} for _ in keys])
-        return Answers(batch, rewards, labels if by_majority else {})
+        return Answers(batch, rewards)
 
     def _learn(self, side, batch, timing_raw):
         self.learnt.append((side.name, list(batch.keys)))
@@ -136,21 +135,14 @@ def test_offline_clears_the_queue_between_tries():
     assert len(trainer.cleared) == 14
 
 
-def test_a_trainer_without_an_order_of_play_cannot_be_made():
-    with pytest.raises(TypeError, match="abstract.*play"):
-        PasoDobleTrainer(None)
-
-
-@pytest.mark.parametrize(("p_source", "stored"), [("majority", "majority"), ("gold", "gold")])
-def test_the_solver_learns_the_answer_that_its_pass_rate_was_measured_by(p_source, stored):
+def test_the_solver_learns_the_proposers_answer_out_of_the_buffer():
     settings = GameSettings(
         log_problems_every=0,
-        round=RoundSettings(p_source=p_source),
         offline=OfflineSettings(proposer_updates=1, solver_updates=1, questions_per_update=2),
     )
     trainer = Offline([[0, 3, 4]], settings)
     trainer.step({}, {})
-    assert trainer.golds == ["gold 0", "gold 3", "gold 4", f"{stored} 3", f"{stored} 4"]
+    assert trainer.golds == ["gold 0", "gold 3", "gold 4", "gold 3", "gold 4"]
 
 
 def test_a_grader_that_is_down_ends_the_run_even_if_few_answers_are_asked_for_in_a_step():
