@@ -28,7 +28,8 @@ def check_step_ppo_config(config: DictConfig) -> None:
     if config.reward.custom_reward_function.path is None:
         raise ConfigError(
             "reward.custom_reward_function.path is null, and verl then bypasses the reward manager: "
-            "leave it at pkg://reward_fns.multiple_choice or set another function for the final answer"
+            "leave it at pkg://reward_fns.multiple_choice or set another function for the final answer",
+            "reward.custom_reward_function.path",
         )
     _check_prm(config, settings)
     if config.critic.enable:
@@ -41,7 +42,8 @@ def _check_advantages(config: DictConfig, settings: StepPPOSettings) -> None:
         if settings.verifiable.weight:
             raise ConfigError(
                 f"step_ppo.verifiable.weight={settings.verifiable.weight} belongs to PURE's estimators: set "
-                f"algorithm.adv_estimator={ESTIMATORS[0]}, or step_ppo.reward.last_step=outcome with GAE"
+                f"algorithm.adv_estimator={ESTIMATORS[0]}, or step_ppo.reward.last_step=outcome with GAE",
+                "step_ppo.verifiable.weight",
             )
         why = "step-PPO estimates advantages with GAE or by PURE"
         require(config, "algorithm.adv_estimator", "gae", *ESTIMATORS, why=why)
@@ -51,43 +53,40 @@ def _check_advantages(config: DictConfig, settings: StepPPOSettings) -> None:
     if config.actor_rollout_ref.rollout.n < 2:
         raise ConfigError(
             f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: {name} compares the responses to a "
-            "prompt with each other; set it to 2 or more (PURE: 4)"
+            "prompt with each other; set it to 2 or more (PURE: 4)",
+            "actor_rollout_ref.rollout.n",
         )
     if settings.reward.needs_outcome:
         raise ConfigError(
             f"{name} adds the gold answer apart from the step rewards: set step_ppo.verifiable.weight, and leave "
-            "step_ppo.reward.mode=outcome and last_step=outcome to GAE"
+            "step_ppo.reward.mode=outcome and last_step=outcome to GAE",
+            "step_ppo.reward.mode",
         )
 
 
 def _check_prm(config: DictConfig, settings: StepPPOSettings) -> None:
     model = config.reward.reward_model
     if not settings.reward.needs_prm:
-        if model.enable:
-            raise ConfigError("step_ppo.reward.mode=outcome asks no PRM: set reward.reward_model.enable=false")
+        require_off(config, "reward.reward_model.enable", why="step_ppo.reward.mode=outcome asks no PRM")
         return
     if settings.prm.url:
-        if model.enable:
-            raise ConfigError("step_ppo.prm.url and reward.reward_model.enable name two PRMs: drop one")
+        require_off(config, "reward.reward_model.enable", why="step_ppo.prm.url names another PRM")
         if not settings.prm.model:
-            raise ConfigError(
-                "step_ppo.prm.url needs step_ppo.prm.model, the name under which that server knows the PRM"
-            )
+            key = "step_ppo.prm.model"
+            raise ConfigError(f"step_ppo.prm.url needs {key}, the name under which that server knows the PRM", key)
         return
-    if not model.enable:
-        raise ConfigError("step rewards need a PRM: set reward.reward_model.enable=true or step_ppo.prm.url")
-    if not model.enable_resource_pool:
-        raise ConfigError(
-            "a colocated reward model sees no gold answer and its rewards come too late for the agent loop: "
-            "set reward.reward_model.enable_resource_pool=true with its devices, or step_ppo.prm.url"
-        )
+    require(config, "reward.reward_model.enable", True, why="step rewards need a PRM (or step_ppo.prm.url)")
+    why = "a colocated reward model sees no gold answer and its rewards come too late for the agent loop"
+    require(config, "reward.reward_model.enable_resource_pool", True, why=why)
     if not model.model_path:
-        raise ConfigError("reward.reward_model.model_path is null: set it to the folder of the PRM")
+        key = "reward.reward_model.model_path"
+        raise ConfigError(f"{key} is null: set it to the folder of the PRM", key)
     limit = model.rollout.max_model_len
     longest = config.data.max_prompt_length + config.data.max_response_length
     if limit is not None and limit < longest:
         raise ConfigError(
-            f"reward.reward_model.rollout.max_model_len={limit} is less than prompt and response together ({longest})"
+            f"reward.reward_model.rollout.max_model_len={limit} is less than prompt and response together ({longest})",
+            "reward.reward_model.rollout.max_model_len",
         )
     _check_head(str(model.model_path), settings.prm.classes)
 
@@ -108,10 +107,13 @@ def _check_head(path: str, classes: tuple[int, ...]) -> None:
     names = architecture.get("architectures") or []
     if not any("ForTokenClassification" in name for name in names):
         raise ConfigError(
-            f"reward.reward_model.model_path={path} is {names}, not a PRM of recipes.step_ppo.pipeline.prm"
+            f"reward.reward_model.model_path={path} is {names}, not a PRM of recipes.step_ppo.pipeline.prm",
+            "reward.reward_model.model_path",
         )
-    if not classes or max(classes) >= _num_labels(architecture) or min(classes) < 0:
-        raise ConfigError(f"step_ppo.prm.classes={list(classes)} but the PRM has {_num_labels(architecture)} classes")
+    if max(classes) >= (number := _num_labels(architecture)):
+        raise ConfigError(
+            f"step_ppo.prm.classes={list(classes)} but the PRM has {number} classes", "step_ppo.prm.classes"
+        )
 
 
 def _check_critic(path: str) -> None:
@@ -120,5 +122,6 @@ def _check_critic(path: str) -> None:
     if has_head and _num_labels(architecture) != 1:
         raise ConfigError(
             f"critic.model.path={path} has a head of {_num_labels(architecture)} classes, which verl cannot turn into "
-            "values: use the backbone that 'recipes.step_ppo.pipeline.prm --export-backbone' writes"
+            "values: use the backbone that 'recipes.step_ppo.pipeline.prm --export-backbone' writes",
+            "critic.model.path",
         )

@@ -10,7 +10,6 @@ RECIPE = Recipe(
     config_name="step_ppo",
     check=check_step_ppo_config,
     blocks=("step_ppo",),
-    keeps_state=True,
 )
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from recipes.common.settings import Count, NonNegative, Positive, Share, read
-from recipes.step_ppo.length_alarm import LengthAlarmSettings
+from recipes.errors import ConfigError
 from recipes.step_ppo.step_rewards import StepRewardConfig
 from reward_fns.result import FailureBudget
 
@@ -30,7 +30,8 @@ class PRMSettings:
 
     def __post_init__(self) -> None:
         if not self.classes or len(set(self.classes)) < len(self.classes) or min(self.classes) < 0:
-            raise ValueError(f"classes must be distinct values from 0 on, at least one, found {list(self.classes)}")
+            key = "step_ppo.prm.classes"
+            raise ConfigError(f"{key} must be distinct values from 0 on, at least one, found {list(self.classes)}", key)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ class StepPPOSettings:
         whiten_advantages: whiten them, as verl's own GAE does.
         verifiable: how much the gold answer counts beside the PRM, and for which prompts (PURE's estimators only).
         failure_budget: share of a batch that may be skipped because the PRM or a gold answer failed.
-        length_alarm: when growing responses raise the alarm.
     """
 
     reward: StepRewardConfig = field(default_factory=StepRewardConfig)
@@ -68,11 +68,11 @@ class StepPPOSettings:
     whiten_advantages: bool = False
     verifiable: VerifiableSettings = field(default_factory=VerifiableSettings)
     failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(min_count=2))
-    length_alarm: LengthAlarmSettings = field(default_factory=LengthAlarmSettings)
 
     def __post_init__(self) -> None:
         if self.failure_budget.share >= 1:
-            raise ValueError("failure_budget.share must be below 1: a step needs samples to train on")
+            key = "step_ppo.failure_budget.share"
+            raise ConfigError(f"{key} must be below 1: a step needs samples to train on", key)
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any]) -> "StepPPOSettings":

@@ -1,6 +1,5 @@
 """Step-PPO as a user runs it: PRM in verl's reward pool, step rewards, raw GAE; killed in a step and resumed."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -98,7 +97,6 @@ def test_train_kill_resume(begin, step_folder, tmp_path):
     assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[4])
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/global_step_4")
     assert (folder / "actor").is_dir() and (folder / "critic").is_dir()
-    assert json.loads((folder / "step_ppo.json").read_text())["length_alarm"]["count"] == 4
 
 
 def test_outcome_only(begin, tmp_path):

@@ -1,26 +1,20 @@
 """The V1 trainer `step_ppo`: verl's synchronous PPO step with un-whitened GAE or PURE's estimators on step rewards,
 and skipped rollouts left out."""
 
-import logging
 from collections import Counter
 
 import torch
 from omegaconf import open_dict
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from recipes.common import data_plane, state
+from recipes.common import data_plane
 from recipes.common.data_plane import KVBatchMeta
 from recipes.common.ragged import padded, unpadded
 from recipes.step_ppo.gae import gae
-from recipes.step_ppo.length_alarm import LengthAlarm
 from recipes.step_ppo.pure import ESTIMATORS, Rollout, pure_rloo, pure_token
 from recipes.step_ppo.settings import StepPPOSettings
 from reward_fns.errors import BudgetSpent
 from reward_fns.result import Score, Skip
-
-logger = logging.getLogger(__name__)
-
-STATE_FILE = "step_ppo.json"
 
 
 class StepPPOTrainer(PPOTrainerSync):
@@ -28,7 +22,6 @@ class StepPPOTrainer(PPOTrainerSync):
 
     def __init__(self, config) -> None:
         self.settings = StepPPOSettings.from_mapping(config.step_ppo)
-        self.alarm = LengthAlarm(self.settings.length_alarm)
         with open_dict(config):
             # verl compares the name with "sync" in five places; this trainer is synchronous in all of them.
             config.trainer.v1.trainer_mode = "sync"
@@ -123,38 +116,13 @@ class StepPPOTrainer(PPOTrainerSync):
     def _telemetry(self, batch: KVBatchMeta, infos: dict[str, dict]) -> dict[str, float]:
         lengths = {key: tag["response_len"] for key, tag in zip(batch.keys, batch.tags, strict=True) if key in infos}
         count = len(infos)
-        tokens = sum(lengths[key] for key in infos) / count
-        steps = sum(info["n_steps"] for info in infos.values()) / count
-        growth = self.alarm.update(tokens, steps)
-        if growth["alarm"]:
-            logger.warning(
-                "step %d: responses have grown to %.2f times the tokens and %.2f times the steps of the first steps; "
-                "see 'Length growth' in the recipe's REFERENCE.md",
-                self.global_steps,
-                growth["token_growth"],
-                growth["step_growth"],
-            )
         reasons = Counter(info["reason"].partition(":")[0] for info in infos.values() if info["reason"])
         return {
-            "step_ppo/tokens/mean": tokens,
-            "step_ppo/steps/mean": steps,
+            "step_ppo/tokens/mean": sum(lengths[key] for key in infos) / count,
+            "step_ppo/steps/mean": sum(info["n_steps"] for info in infos.values()) / count,
             "step_ppo/steps/max": max(info["n_steps"] for info in infos.values()),
             "step_ppo/acc": sum(info["acc"] for info in infos.values()) / count,
             "step_ppo/malformed": sum(info["malformed"] for info in infos.values()) / count,
             "step_ppo/skipped": sum(info["skipped"] for info in infos.values()) / count,
-            **{f"step_ppo/length/{name}": value for name, value in growth.items()},
             **{f"step_ppo/reason/{reason}": number / count for reason, number in reasons.items()},
         }
-
-    def _save_checkpoint(self) -> None:
-        # verl names the checkpoint as the latest at the end of its save, so the state has to be there before.
-        path = state.step_folder(self.config, self.global_steps) / STATE_FILE
-        state.save(path, {"length_alarm": self.alarm.state_dict()})
-        super()._save_checkpoint()
-
-    def _load_checkpoint(self) -> None:
-        super()._load_checkpoint()
-        if self.global_steps == 0:
-            return
-        found = state.load(state.resumed_folder(self.config, self.global_steps) / STATE_FILE)
-        self.alarm.load_state_dict(found["length_alarm"])

@@ -40,12 +40,10 @@ def batch(queue):
 def trainer(queue):
     """The trainer's own stage without the processes of a run."""
     from recipes.step_ppo.adapters.trainer import StepPPOTrainer
-    from recipes.step_ppo.length_alarm import LengthAlarm
     from recipes.step_ppo.settings import StepPPOSettings
 
     found = object.__new__(StepPPOTrainer)
     found.settings = StepPPOSettings.from_mapping({"failure_budget": {"share": 0.5}})
-    found.alarm = LengthAlarm(found.settings.length_alarm)
     found.config = SimpleNamespace(algorithm=SimpleNamespace(use_kl_in_reward=True, gamma=1.0, lam=0.95))
     return found
 
