@@ -5,14 +5,16 @@ log-ratio to the policy that generated the data, on `eta * (score - baseline)`. 
 response; the log-ratio and the loss are in `loss.py`.
 """
 
-import math
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 
 Index: TypeAlias = Sequence[Hashable] | np.ndarray | torch.Tensor
+Scope: TypeAlias = Literal["batch", "prompt"]
+Baseline: TypeAlias = Literal["softmean", "mean", "half"]
+Preference: TypeAlias = Literal["binary", "bradley_terry"]
 
 
 def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:
@@ -36,7 +38,7 @@ def softmean(scores: torch.Tensor, beta: float) -> torch.Tensor:
 
 
 def sppo_target(
-    scores: torch.Tensor, index: Index, *, eta: float = 1.0, scope: str = "batch", baseline: str = "softmean"
+    scores: torch.Tensor, index: Index, *, eta: float = 1.0, scope: Scope = "batch", baseline: Baseline = "softmean"
 ) -> torch.Tensor:
     """Compute the regression target `eta * (score - baseline)` of each response's summed log-ratio, in nats.
 
@@ -55,17 +57,9 @@ def sppo_target(
         `(B,)`, float32 or wider, on the device of `scores`.
 
     Raises:
-        ValueError: shapes that do not fit, non-finite scores, an option that is not listed above, or a target beyond
-            the range of the result's type.
+        ValueError: shapes that do not fit, non-finite scores, or a target beyond the range of the result's type.
     """
     scores = _as_scores(scores)
-    if not math.isfinite(eta):
-        raise ValueError(f"eta must be finite, found {eta}")
-    if scope not in ("batch", "prompt"):
-        raise ValueError(f"scope must be 'batch' or 'prompt', found {scope!r}")
-    if baseline not in ("softmean", "mean", "half"):
-        raise ValueError(f"baseline must be 'softmean', 'mean' or 'half', found {baseline!r}")
-
     wide = scores.double()
     value = torch.full_like(wide, 0.5)
     groups = _rows_of_groups(scores, index if scope == "prompt" else [None] * len(index))
@@ -77,7 +71,7 @@ def sppo_target(
     return target
 
 
-def win_rates(scores: torch.Tensor, index: Index, *, kind: str = "binary", tau: float = 1.0) -> torch.Tensor:
+def win_rates(scores: torch.Tensor, index: Index, *, kind: Preference = "binary", tau: float = 1.0) -> torch.Tensor:
     """Estimate the probability that a response beats one drawn from the same policy (SPPO paper, section 4).
 
     P_hat(y_i) = (1/K) sum_k P(y_i > y_k) over the K responses to the prompt, y_i itself among them at 1/2.
@@ -93,13 +87,9 @@ def win_rates(scores: torch.Tensor, index: Index, *, kind: str = "binary", tau: 
         `(B,)`, float32 or wider; a prompt with one response gets 1/2.
 
     Raises:
-        ValueError: shapes that do not fit, non-finite scores, an unknown kind, or a tau that is not positive.
+        ValueError: shapes that do not fit, or non-finite scores.
     """
     scores = _as_scores(scores)
-    if kind not in ("binary", "bradley_terry"):
-        raise ValueError(f"kind must be 'binary' or 'bradley_terry', found {kind!r}")
-    if not (math.isfinite(tau) and tau > 0):
-        raise ValueError(f"tau must be finite and greater than 0, found {tau}")
     rates = torch.empty_like(scores)
     for rows in _rows_of_groups(scores, index):
         group = scores[rows].double()

@@ -35,7 +35,7 @@ def check_sppo_config(config: DictConfig) -> None:
     """
     for old, new in RENAMED.items():
         if OmegaConf.select(config, old) is not None:
-            raise ConfigError(f"{old} belongs to verl's former SPPO recipe; set {new} instead.")
+            raise ConfigError(f"{old} belongs to verl's former SPPO recipe; set {new} instead.", new)
     estimator = config.algorithm.adv_estimator
     loss_mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
     if estimator != "sppo" and loss_mode != "sppo":
@@ -43,7 +43,8 @@ def check_sppo_config(config: DictConfig) -> None:
     if estimator != "sppo" or loss_mode != "sppo":
         raise ConfigError(
             "algorithm.adv_estimator=sppo and actor_rollout_ref.actor.policy_loss.loss_mode=sppo go together, "
-            f"found adv_estimator={estimator} and loss_mode={loss_mode}; set both."
+            f"found adv_estimator={estimator} and loss_mode={loss_mode}; set both.",
+            "algorithm.adv_estimator" if loss_mode == "sppo" else "actor_rollout_ref.actor.policy_loss.loss_mode",
         )
     settings = read(SppoSettings, config.algorithm.get("sppo"), SECTION)
     _check_reference_policy(config)
@@ -71,7 +72,8 @@ def _check_reference_policy(config: DictConfig) -> None:
     if mode in ASYNCHRONOUS:
         raise ConfigError(
             f"trainer.v1.trainer_mode={mode} trains on responses of earlier policies, while SPPO's reference is the "
-            "policy that generated the batch; set it to sync."
+            "policy that generated the batch; set it to sync.",
+            "trainer.v1.trainer_mode",
         )
 
 
@@ -98,17 +100,20 @@ def _check_sampling(config: DictConfig, settings: SppoSettings) -> None:
     if settings.scope == "prompt" and responses < 2:
         raise ConfigError(
             "algorithm.sppo.scope=prompt compares responses to one prompt; set actor_rollout_ref.rollout.n to at least "
-            f"2, found {responses}."
+            f"2, found {responses}.",
+            "actor_rollout_ref.rollout.n",
         )
     if config.data.train_batch_size * responses < 2:
-        raise ConfigError("a batch of one response is its own baseline; set data.train_batch_size to at least 2.")
+        key = "data.train_batch_size"
+        raise ConfigError(f"a batch of one response is its own baseline; set {key} to at least 2.", key)
     if settings.pairs == "best_worst":
         why = "without log-probs verl does not pass on the rows that algorithm.sppo.pairs=best_worst leaves out"
         require(config, "actor_rollout_ref.rollout.calculate_log_probs", True, why=why)
     if not rollout.do_sample or rollout.temperature <= 0:
         raise ConfigError(
             "SPPO regresses on samples of the policy; set actor_rollout_ref.rollout.do_sample=true and a temperature "
-            f"above 0, found do_sample={rollout.do_sample} and temperature={rollout.temperature}."
+            f"above 0, found do_sample={rollout.do_sample} and temperature={rollout.temperature}.",
+            f"actor_rollout_ref.rollout.{'temperature' if rollout.do_sample else 'do_sample'}",
         )
     if settings.score == "winrate":
         why = "algorithm.sppo.score=winrate estimates win rates against the policy itself"
@@ -124,24 +129,28 @@ def _check_iterations(config: DictConfig, settings: SppoSettings) -> None:
         if given != updates:
             raise ConfigError(
                 f"A step has {updates} optimiser updates; set actor_rollout_ref.actor.optim.override_optimizer_config."
-                f"updates_per_iteration to that, found {given}."
+                f"updates_per_iteration to that, found {given}.",
+                "actor_rollout_ref.actor.optim.override_optimizer_config.updates_per_iteration",
             )
         if warmup or optim.lr_scheduler_type != "constant":
             raise ConfigError(
                 "IterationRMSprop has a schedule of its own within each iteration; set actor_rollout_ref.actor.optim."
-                "lr_scheduler_type=constant, lr_warmup_steps=0 and lr_warmup_steps_ratio=0."
+                "lr_scheduler_type=constant, lr_warmup_steps=0 and lr_warmup_steps_ratio=0.",
+                f"actor_rollout_ref.actor.optim.{'lr_warmup_steps' if warmup else 'lr_scheduler_type'}",
             )
         return
     if settings.eta > LARGEST_STEPWISE_ETA:
         raise ConfigError(
             f"algorithm.sppo.eta={settings.eta:g} belongs to the original's iterations, each with an optimiser of its "
-            f"own; take preset=iterative, or set eta to at most {LARGEST_STEPWISE_ETA:g}."
+            f"own; take preset=iterative, or set eta to at most {LARGEST_STEPWISE_ETA:g}.",
+            "algorithm.sppo.eta",
         )
     if updates > MOST_UPDATES_WITHOUT_A_SCHEDULE and warmup:
         raise ConfigError(
             f"A step has {updates} optimiser updates and verl's warm-up moves once per step, so that all updates of "
             "the first would have a learning rate of 0; take preset=iterative, or set actor_rollout_ref.actor.optim."
-            "lr_warmup_steps=0 and lr_warmup_steps_ratio=0."
+            "lr_warmup_steps=0 and lr_warmup_steps_ratio=0.",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps",
         )
 
 
@@ -164,7 +173,8 @@ def _check_dropout(model: DictConfig) -> None:
         if rate:
             raise ConfigError(
                 f"The model has {name}={rate}, which makes SPPO's log-ratio noise of the order of its target; set "
-                f"{keys[name]}=0."
+                f"{keys[name]}=0.",
+                keys[name].removeprefix("+"),
             )
 
 
@@ -182,5 +192,7 @@ def _model_settings(model: DictConfig) -> Mapping[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{path} is not a readable model configuration: {error}.") from error
+        raise ConfigError(
+            f"{path} is not a readable model configuration: {error}.", "actor_rollout_ref.model.path"
+        ) from error
     return settings if isinstance(settings, dict) else {}

@@ -46,20 +46,24 @@ class SppoSettings:
         if self.reference != "step":
             raise ConfigError(
                 f"algorithm.sppo.reference must be 'step', found {self.reference!r}: for one reference over a whole "
-                "iteration of data.train_batch_size prompts, take preset=iterative."
+                "iteration of data.train_batch_size prompts, take preset=iterative.",
+                "algorithm.sppo.reference",
             )
         for name, value in (("score", "winrate"), ("pairs", "best_worst")):
             if getattr(self, name) == value and self.scope != "prompt":
                 raise ConfigError(
                     f"algorithm.sppo.{name}={value} compares responses to the same prompt; "
-                    f"set algorithm.sppo.scope=prompt, found {self.scope!r}."
+                    f"set algorithm.sppo.scope=prompt, found {self.scope!r}.",
+                    "algorithm.sppo.scope",
                 )
         if self.score != "winrate" and (self.preference, self.tau) != ("binary", 1.0):
             raise ConfigError(
                 "algorithm.sppo.preference and algorithm.sppo.tau act only with algorithm.sppo.score=winrate; "
-                "set that or leave both at their defaults."
+                "set that or leave both at their defaults.",
+                "algorithm.sppo.score",
             )
         if self.preference == "binary" and self.tau != 1.0:
             raise ConfigError(
-                "algorithm.sppo.tau acts only with algorithm.sppo.preference=bradley_terry; set that or leave tau at 1."
+                "algorithm.sppo.tau acts only with algorithm.sppo.preference=bradley_terry; set that or leave it at 1.",
+                "algorithm.sppo.preference",
             )

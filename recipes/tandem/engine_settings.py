@@ -11,6 +11,7 @@ from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, engine_arguments
 
 SECTION = "tandem_config"
+KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}"
 
 # Names of the published code (github.com/CSSLab/Tandem-RLVR, vllm/config/tandem.py) -> ours.
 ALIASES = {
@@ -45,17 +46,18 @@ def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list
         ConfigError: no block, a run without a junior, or a loss weight of the junior's tokens outside [0, 1].
     """
     if not isinstance(section, Mapping):
-        raise ConfigError(f"{SECTION} is {type(section).__name__}; expected a block of settings.")
+        raise ConfigError(f"{SECTION} is {type(section).__name__}; expected a block of settings.", KEY)
     settings = {key: value for key, value in section.items() if value is not None and key not in _PUBLISHED}
     given = {key: value for key, value in section.items() if value is not None and key in _PUBLISHED}
     notices = []
     for name, value in given.items():
         if name == "enabled":
             if value is not True:
-                raise ConfigError(f"{SECTION}.enabled={value}: for a run without a junior use preset=grpo.")
+                message = f"{SECTION}.enabled={value}: for a run without a junior use preset=grpo."
+                raise ConfigError(message, f"{KEY}.enabled")
             notices.append(f"{SECTION}.enabled has no counterpart: rollout.name=tandem_vllm says it")
         elif name == JUNIOR_WEIGHT:
-            check_value(Share, value, f"{SECTION}.{name}")
+            check_value(Share, value, f"{KEY}.{name}")
             notices.append(f"{SECTION}.{name} is read as algorithm.tandem.junior_token_loss_weight={value!r}")
         elif name in FOLLOWED:
             notices.append(f"{SECTION}.{name} has no counterpart: {FOLLOWED[name]}")
@@ -100,7 +102,7 @@ def check_followed(section: Mapping[str, Any], rollout: Any) -> None:
             check_value(kind, value, name)
         except ConfigError as error:
             raise ConfigError(
-                f"{SECTION}.{name}={value!r}: {FOLLOWED[name]}; set it to {accepted}, or leave it out."
+                f"{SECTION}.{name}={value!r}: {FOLLOWED[name]}; set it to {accepted}, or leave it out.", f"{KEY}.{name}"
             ) from error
 
 
@@ -114,7 +116,7 @@ def tandem_config(section: Mapping[str, Any]) -> TandemConfig:
     try:
         return TandemConfig.from_mapping(settings)
     except ValueError as error:
-        raise ConfigError(f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}: {error}") from error
+        raise ConfigError(f"{KEY}: {error}", KEY) from error
 
 
 def replace_section(
@@ -138,7 +140,8 @@ def replace_section(
     section = engine_kwargs.pop(SECTION, None)
     if section is None:
         raise ConfigError(
-            f"actor_rollout_ref.rollout.name=tandem_vllm needs engine_kwargs.vllm.{SECTION}, at least its junior_model."
+            f"actor_rollout_ref.rollout.name=tandem_vllm needs {KEY}, at least its junior_model.",
+            f"{KEY}.junior_model",
         )
     settings, _ = canonical_settings(section)
     tandem_config(section)
@@ -148,7 +151,8 @@ def replace_section(
             arguments[name] = {**engine_kwargs[name], **arguments[name]}
         elif engine_kwargs[name] != arguments[name]:
             raise ConfigError(
-                f"engine_kwargs.vllm.{name}={engine_kwargs[name]!r} is decided by tandem decoding; leave it out."
+                f"engine_kwargs.vllm.{name}={engine_kwargs[name]!r} is decided by tandem decoding; leave it out.",
+                f"actor_rollout_ref.rollout.engine_kwargs.vllm.{name}",
             )
     engine_kwargs.update(arguments)
     return arguments["additional_config"][REASON_KEY]

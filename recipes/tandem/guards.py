@@ -15,6 +15,7 @@ from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import (
     FOLLOWED,
+    KEY,
     SECTION,
     canonical_settings,
     check_followed,
@@ -34,7 +35,8 @@ ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
 PORTABLE_LOOP = "tandem_portable"
 MANAGER = "recipes.tandem.adapters.rollout.TandemAgentLoopManager"
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-JUNIOR_KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}.junior_model"
+JUNIOR_KEY = f"{KEY}.junior_model"
+LOOP_KEY = "actor_rollout_ref.rollout.agent.default_agent_loop"
 
 
 def check_tandem_config(config: DictConfig) -> None:
@@ -55,11 +57,11 @@ def check_tandem_config(config: DictConfig) -> None:
         _check_portable(config, settings, section)
         return
     if section is None and rollout.name != ROLLOUT and rollout.agent.default_agent_loop != AGENT_LOOP:
-        if settings.validation != "solo" or settings.normaliser != "senior" or settings.junior_token_loss_weight:
-            raise ConfigError(
-                "algorithm.tandem.validation, normaliser and junior_token_loss_weight mean something only with a "
-                "junior; leave them at their defaults without one."
-            )
+        for name in ("validation", "normaliser", "junior_token_loss_weight"):
+            if getattr(settings, name) != getattr(TandemSettings, name):
+                raise ConfigError(
+                    f"{BLOCK}.{name} means something only with a junior; leave it out.", f"{BLOCK}.{name}"
+                )
         return
     _check_rollout(config)
     _check_objective(config, settings, section or {})
@@ -70,13 +72,14 @@ def _check_portable(config: DictConfig, settings: TandemSettings, section: objec
     rollout = config.actor_rollout_ref.rollout
     if settings.portable is None or rollout.agent.default_agent_loop != PORTABLE_LOOP:
         raise ConfigError(
-            f"algorithm.tandem.portable and actor_rollout_ref.rollout.agent.default_agent_loop={PORTABLE_LOOP} go "
-            "together; take preset=portable."
+            f"{BLOCK}.portable and {LOOP_KEY}={PORTABLE_LOOP} go together; take preset=portable.",
+            LOOP_KEY if settings.portable else f"{BLOCK}.portable",
         )
     if rollout.name == ROLLOUT or section is not None:
         raise ConfigError(
             f"the portable path runs on an ordinary engine; leave out {SECTION} and set actor_rollout_ref.rollout.name "
-            f"to one of verl's, found {rollout.name}."
+            f"to one of verl's, found {rollout.name}.",
+            "actor_rollout_ref.rollout.name",
         )
     require(config, MANAGER_KEY, MANAGER, why="with another manager validation would not be solo")
     require_off(
@@ -87,18 +90,20 @@ def _check_portable(config: DictConfig, settings: TandemSettings, section: objec
     _check_objective(config, settings, settings.portable.get("tandem_config") or {})
     portable = read(PortableSettings, settings.portable, f"{BLOCK}.portable")
     if foreign := sorted(FOLLOWED.keys() & portable.tandem_config.keys()):
-        raise ConfigError(f"{BLOCK}.portable.tandem_config.{foreign[0]} belongs to the junior's server; leave it out.")
+        key = f"{BLOCK}.portable.tandem_config.{foreign[0]}"
+        raise ConfigError(f"{key} belongs to the junior's server; leave it out.", key)
     _print_notices(portable.tandem_config)
     _check_both_models(portable.schedule, config.actor_rollout_ref.model)
     _check_identities(config)
     try:
         served = asyncio.run(Endpoint(dataclasses.replace(portable.endpoint, attempts=2)).served_models())
     except EndpointError as error:
-        raise ConfigError(f"algorithm.tandem.portable.junior_url: {error}") from error
+        raise ConfigError(f"{BLOCK}.portable.junior_url: {error}", f"{BLOCK}.portable.junior_url") from error
     if portable.junior_name not in served:
         raise ConfigError(
             f"algorithm.tandem.portable.junior_name={portable.junior_name}: {portable.junior_url} serves "
-            f"{', '.join(served) or 'nothing'}."
+            f"{', '.join(served) or 'nothing'}.",
+            f"{BLOCK}.portable.junior_name",
         )
 
 
@@ -107,7 +112,8 @@ def _check_validation(config: DictConfig, settings: TandemSettings) -> None:
     if settings.pass_k > samples:
         raise ConfigError(
             f"algorithm.tandem.pass_k={settings.pass_k} needs as many validation responses per problem, found "
-            f"actor_rollout_ref.rollout.val_kwargs.n={samples}."
+            f"actor_rollout_ref.rollout.val_kwargs.n={samples}.",
+            f"{BLOCK}.pass_k",
         )
     if settings.benchmarks is None:
         return
@@ -116,22 +122,16 @@ def _check_validation(config: DictConfig, settings: TandemSettings) -> None:
     if found and found != pooled:
         raise ConfigError(
             "algorithm.tandem.benchmarks and data.val_files disagree about the data sources: only in the benchmarks "
-            f"{sorted(pooled - found)}, only in the files {sorted(found - pooled)}."
+            f"{sorted(pooled - found)}, only in the files {sorted(found - pooled)}.",
+            f"{BLOCK}.benchmarks",
         )
 
 
 def _check_rollout(config: DictConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
-    if rollout.name != ROLLOUT:
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.name={rollout.name} cannot decode with two models; set it to {ROLLOUT}, or "
-            "take preset=grpo for a run without a junior."
-        )
-    if rollout.agent.default_agent_loop != AGENT_LOOP:
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.agent.default_agent_loop={rollout.agent.default_agent_loop} would train on the "
-            f"junior's tokens; set it to {AGENT_LOOP}."
-        )
+    why = "another engine cannot decode with two models (preset=grpo runs without a junior)"
+    require(config, "actor_rollout_ref.rollout.name", ROLLOUT, why=why)
+    require(config, LOOP_KEY, AGENT_LOOP, why="another loop would train on the junior's tokens")
     require(config, MANAGER_KEY, MANAGER, why="with another manager validation would not be solo")
     why = "it cannot be combined with tandem decoding"
     require(config, "actor_rollout_ref.rollout.pipeline_model_parallel_size", 1, why=why)
@@ -163,7 +163,8 @@ def _check_objective(config: DictConfig, settings: TandemSettings, section: Any)
     ):
         raise ConfigError(
             "algorithm.tandem.normaliser=response rescales the policy loss alone; it needs loss_agg_mode=token-mean, "
-            "use_kl_loss=false and entropy_coeff=0."
+            "use_kl_loss=false and entropy_coeff=0.",
+            f"{BLOCK}.normaliser",
         )
     canonical_settings(section)
     if weight := junior_weight(settings, section):
@@ -174,7 +175,8 @@ def _check_objective(config: DictConfig, settings: TandemSettings, section: Any)
         ):
             raise ConfigError(
                 f"algorithm.tandem.junior_token_loss_weight={weight:g} weighs the tokens of the policy loss alone; it "
-                "needs loss_agg_mode=token-mean, policy_loss.loss_mode=vanilla, use_kl_loss=false and entropy_coeff=0."
+                "needs loss_agg_mode=token-mean, policy_loss.loss_mode=vanilla, use_kl_loss=false and entropy_coeff=0.",
+                f"{BLOCK}.junior_token_loss_weight",
             )
         print(WARNING.format(weight=weight), file=sys.stderr)
 
@@ -203,7 +205,7 @@ def _check_sharing(engine: TandemConfig, group: DictConfig) -> None:
     try:
         decide(engine, tandem_senior(group))
     except ValueError as error:
-        raise ConfigError(f"{SECTION}.{error}") from error
+        raise ConfigError(f"{SECTION}.{error}", f"{KEY}.share_weights") from error
 
 
 def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:
@@ -213,7 +215,7 @@ def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:
     try:
         check_models(engine, model.path, model.get("tokenizer_path"))
     except ValueError as error:
-        raise ConfigError(f"{JUNIOR_KEY}: {error}") from error
+        raise ConfigError(f"{JUNIOR_KEY}: {error}", JUNIOR_KEY) from error
 
 
 def _at_hand(path: str) -> bool:

@@ -46,4 +46,4 @@ class TandemSettings:
     def __post_init__(self) -> None:
         counts = Counter(source for group in (self.benchmarks or {}).values() for source in group)
         if twice := sorted(source for source, count in counts.items() if count > 1):
-            raise ConfigError(f"{BLOCK}.benchmarks names {', '.join(twice)} more than once.")
+            raise ConfigError(f"{BLOCK}.benchmarks names {', '.join(twice)} more than once.", f"{BLOCK}.benchmarks")

@@ -44,7 +44,8 @@ class PortableSettings:
         if self.schedule.word_align == "before":
             raise ConfigError(
                 f"{BLOCK}.tandem_config.word_align=before needs both models' samples at every step, which two engines "
-                "do not give; set it to after."
+                "do not give; set it to after.",
+                f"{BLOCK}.tandem_config.word_align",
             )
 
     @property

@@ -1,15 +1,14 @@
 """Published names beside ours, and what becomes of `tandem_config` before vLLM sees the engine arguments."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import recipes.tandem
 from recipes.errors import ConfigError
 from recipes.tandem.engine_settings import (
     ALIASES,
     FOLLOWED,
+    KEY,
     canonical_settings,
     check_followed,
     junior_weight,
@@ -19,7 +18,6 @@ from recipes.tandem.engine_settings import (
 from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import REASON_KEY
 
-README = (Path(recipes.tandem.__file__).parent / "REFERENCE.md").read_text(encoding="utf-8")
 VALUES = {
     "frozen_model": "/models/junior",
     "frozen_model_revision": "main",
@@ -52,31 +50,30 @@ def test_what_the_junior_follows_is_no_engine_setting_and_is_said(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "accepted"),
+    ("name", "value", "taken"),
     [
-        ("frozen_tensor_parallel_size", 2, None),
-        ("frozen_tensor_parallel_size", 1, "set it to 2"),
-        ("frozen_tensor_parallel_size", "2", "set it to 2"),
-        ("frozen_gpu_memory_utilization", 0, None),
-        ("frozen_gpu_memory_utilization", 0.9, None),
-        ("frozen_gpu_memory_utilization", 1.5, "a share from 0 to 1"),
-        ("frozen_enforce_eager", True, None),
-        ("frozen_enforce_eager", False, "set it to True"),
-        ("frozen_max_model_len", 97, None),
-        ("frozen_max_model_len", 4096, None),
-        ("frozen_max_model_len", 96, "at least 97"),
-        ("frozen_max_model_len", None, None),
+        ("frozen_tensor_parallel_size", 2, True),
+        ("frozen_tensor_parallel_size", 1, False),
+        ("frozen_tensor_parallel_size", "2", False),
+        ("frozen_gpu_memory_utilization", 0.9, True),
+        ("frozen_gpu_memory_utilization", 1.5, False),
+        ("frozen_enforce_eager", True, True),
+        ("frozen_enforce_eager", False, False),
+        ("frozen_max_model_len", 97, True),
+        ("frozen_max_model_len", 96, False),
+        ("frozen_max_model_len", None, True),
     ],
 )
-def test_what_the_junior_follows_may_say_the_same(name, value, accepted):
+def test_what_the_junior_follows_may_say_the_same(name, value, taken):
     rollout = SimpleNamespace(
         tensor_model_parallel_size=2, enforce_eager=True, max_model_len=97, prompt_length=64, response_length=32
     )
-    if accepted is None:
+    if taken:
         check_followed({name: value}, rollout)
     else:
-        with pytest.raises(ConfigError, match=f"tandem_config.{name}=.*{accepted}"):
+        with pytest.raises(ConfigError) as refusal:
             check_followed({name: value}, rollout)
+        assert refusal.value.key == f"{KEY}.{name}"
 
 
 def test_a_context_that_is_left_open_is_as_long_as_prompt_and_response():
@@ -84,7 +81,7 @@ def test_a_context_that_is_left_open_is_as_long_as_prompt_and_response():
         tensor_model_parallel_size=1, enforce_eager=False, max_model_len=None, prompt_length=64, response_length=32
     )
     check_followed({"frozen_max_model_len": 96}, rollout)
-    with pytest.raises(ConfigError, match="at least 96"):
+    with pytest.raises(ConfigError):
         check_followed({"frozen_max_model_len": 95}, rollout)
 
 
@@ -99,8 +96,9 @@ def test_the_published_junior_weight_is_a_share_and_wins(weight, taken):
         assert settings == {"junior_model": "m"} and "junior_token_loss_weight" in notices[0]
         assert junior_weight(TandemSettings(junior_token_loss_weight=0.5), section) == weight
     else:
-        with pytest.raises(ConfigError, match="tandem_config.tandem_jr_tkn_weight must be"):
+        with pytest.raises(ConfigError) as refusal:
             canonical_settings(section)
+        assert refusal.value.key == f"{KEY}.tandem_jr_tkn_weight"
 
 
 def test_without_the_published_name_ours_holds():
@@ -110,25 +108,19 @@ def test_without_the_published_name_ours_holds():
 
 def test_enabled_is_what_the_rollouts_name_says():
     assert canonical_settings({"junior_model": "m", "enabled": True})[0] == {"junior_model": "m"}
-    with pytest.raises(ConfigError, match="preset=grpo"):
+    with pytest.raises(ConfigError) as refusal:
         canonical_settings({"junior_model": "m", "enabled": False})
+    assert refusal.value.key == f"{KEY}.enabled"
 
 
 @pytest.mark.parametrize(
-    ("section", "sentence"),
-    [
-        ({}, "names no junior_model"),
-        ({"junior_model": ""}, "junior_model is ''"),
-        ({"junior_model": "m", "prob_sr": 0.5}, "unknown tandem setting prob_sr"),
-        ({"junior_model": "m", "prob_primary": 1.01}, "prob_senior is 1.01"),
-        ({"junior_model": "m", "prob_senior": float("nan")}, "prob_senior is nan"),
-        ({"junior_model": "m", "selection_strategy": "coin"}, "selection_strategy is 'coin'"),
-        ("m", "tandem_config is str"),
-    ],
+    "section",
+    [{}, {"junior_model": ""}, {"junior_model": "m", "prob_sr": 0.5}, {"junior_model": "m", "prob_primary": 1.01}, "m"],
 )
-def test_faulty_sections_are_one_sentence(section, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+def test_faulty_sections_are_refused(section):
+    with pytest.raises(ConfigError) as refusal:
         tandem_config(section)
+    assert refusal.value.key == KEY
 
 
 def test_the_section_becomes_engine_arguments():
@@ -186,17 +178,12 @@ def test_additional_config_of_others_stays():
     ],
 )
 def test_arguments_that_tandem_decides_are_refused(by_hand):
-    with pytest.raises(ConfigError, match="is decided by tandem decoding"):
+    with pytest.raises(ConfigError) as refusal:
         replace_section({"tandem_config": {"junior_model": "m"}, **by_hand})
+    assert refusal.value.key == f"actor_rollout_ref.rollout.engine_kwargs.vllm.{next(iter(by_hand))}"
 
 
 def test_a_missing_section_is_refused():
-    with pytest.raises(ConfigError, match="needs engine_kwargs.vllm.tandem_config"):
+    with pytest.raises(ConfigError) as refusal:
         replace_section({})
-
-
-def test_the_readmes_naming_map_is_complete():
-    for name in (*ALIASES, *FOLLOWED, "tandem_jr_tkn_weight", "enabled"):
-        assert f"`{name}`" in README
-    for name, ours in ALIASES.items():
-        assert f"| `{name}` | `{ours}` |" in README
+    assert refusal.value.key == f"{KEY}.junior_model"
