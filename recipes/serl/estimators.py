@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-NAMES = ("serl_reinforce_pp", "serl_rloo", "serl_grpo", "serl_given")
+NAMES = ("serl_reinforce_pp", "serl_rloo", "serl_grpo")
 """What verl's registry calls them."""
 
 GRPO_EPSILON = 1e-9
