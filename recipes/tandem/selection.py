@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb
+
+from recipes.evaluation.pass_at_k import pass_at_k
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,6 @@ def problems(
         Problem(source, right, judged + max((expected or {}).get((source, uid), arrived) - arrived, 0))
         for (source, uid), (right, judged, arrived) in counts.items()
     ]
-
-
-def pass_at_k(judged: int, right: int, k: int) -> float:
-    """Unbiased pass@k of one problem: 1 - C(judged - right, k) / C(judged, k).
-
-    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
-
-    Raises:
-        ValueError: unless 0 <= right <= judged and 1 <= k <= judged.
-    """
-    if not (0 <= right <= judged and 1 <= k <= judged):
-        raise ValueError(f"pass@{k} of {right} right responses out of {judged} is undefined")
-    return 1.0 - comb(judged - right, k) / comb(judged, k)
 
 
 def macro_pass_at_k(

@@ -56,47 +56,31 @@ def test_long_documents_are_left_out_and_the_limit_itself_is_kept():
     assert keep_short(["a b c", "a b", "a"], WordTokenizer(), 2) == ["a b", "a"]
 
 
-@pytest.mark.parametrize(
-    "rows, error, message",
-    [
-        ([{"content": "a"}], ValueError, r"no column 'text'; it has \['content'\]"),
-        ([{"text": " "}], ValueError, "holds no text: all 1 rows are empty"),
-        ([{"text": 3}], ValueError, "must hold text, found int"),
-    ],
-)
-def test_a_bad_table_is_refused(tmp_path, rows, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize("rows", [[{"content": "a"}], [{"text": " "}], [{"text": 3}]])
+def test_a_bad_table_is_refused(tmp_path, rows):
+    with pytest.raises(ValueError):
         load_documents(write(tmp_path / "k.parquet", rows))
 
 
-def test_missing_and_broken_files_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        load_documents(str(tmp_path / "absent.jsonl"))
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a file"):
-        load_documents(str(tmp_path / "absent"))
-    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text": ')
-    with pytest.raises(ValueError, match="cannot be read as json"):
-        load_documents(str(tmp_path / "broken.jsonl"))
+def test_missing_and_broken_files_are_refused(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="holds neither"):
-        load_documents(str(tmp_path / "empty"))
-
-
-def test_a_broken_file_in_a_folder_is_refused(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(ValueError, match="the knowledge in .* cannot be read as parquet"):
-        load_documents(str(tmp_path))
-
-
-def test_a_dataset_that_cannot_be_reached_is_one_sentence(monkeypatch):
+    for name in ("absent.jsonl", "absent", "empty"):
+        with pytest.raises(FileNotFoundError):
+            load_documents(str(tmp_path / name))
+    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text": ')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.parquet").write_bytes(b"PAR1 and nothing else")
+    for name in ("broken.jsonl", "folder"):
+        with pytest.raises(ValueError, match="cannot be read as"):
+            load_documents(str(tmp_path / name))
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match="the knowledge dataset 'nan', split 'train', cannot be loaded"):
+    with pytest.raises(ValueError, match="cannot be loaded"):
         load_documents("nan", split="train", text_column="text")
 
 
 def test_only_long_documents_are_refused(tmp_path):
     path = write(tmp_path / "k.jsonl", ROWS[:2])
-    with pytest.raises(ValueError, match=r"all 2 documents are longer than 2 tokens \(the shortest has 3\)"):
+    with pytest.raises(ValueError, match="the shortest has 3"):
         KnowledgeBase.from_settings(KnowledgeSettings(path=path, max_tokens=2), WordTokenizer())
 
 

@@ -1,24 +1,11 @@
 """Settings of the preference losses, and the rows TRL reads."""
 
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import byte_level_tokenizer  # noqa: E402
-
-from recipes.common.files import write_parquet  # noqa: E402
-from recipes.step_ppo.pipeline import dpo  # noqa: E402
-from recipes.step_ppo.pipeline.data import Question, make_row  # noqa: E402
-from recipes.step_ppo.pipeline.dpo import loss_settings, preference_rows  # noqa: E402
-from recipes.step_ppo.pipeline.records import open_journal  # noqa: E402
+from recipes.step_ppo.pipeline.data import Question
+from recipes.step_ppo.pipeline.dpo import loss_settings, preference_rows
 
 
 def log_sigmoid(x):
@@ -68,39 +55,3 @@ def test_rows_are_distinct_and_complete():
         preference_rows(questions, [{"id": "7", "chosen": "c", "reject": "r"}])
     with pytest.raises(ValueError, match="no pair"):
         preference_rows(questions, [])
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_sigkill_while_training(tmp_path):
-    """Killed twice between checkpoints, run again: the weights of an uninterrupted training."""
-    pytest.importorskip("trl")
-    from test_prm import language_model
-
-    model = language_model(tmp_path / "lm", byte_level_tokenizer())
-    rows = [make_row("Q\n\nThought 1:", "A", i, "train", data_source="toy", style="react") for i in range(24)]
-    write_parquet(tmp_path / "p.parquet", rows)
-    with open_journal(tmp_path / "pairs.jsonl") as journal:
-        journal.extend([{"key": f"{i}", "id": str(i), "chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(24)])
-    command = [
-        "--data", str(tmp_path / "p.parquet"), "--pairs", str(tmp_path / "pairs.jsonl"), "--model", model,
-        "--dtype", "float32", "--no-gradient-checkpointing", "--learning-rate", "1e-3", "--warmup-steps", "2",
-        "--accumulation", "1", "--batch-size", "4", "--max-steps", "60", "--save-steps", "10", "--output",
-    ]  # fmt: skip
-    assert dpo.main([*command, str(tmp_path / "whole")]) == 0
-    out = tmp_path / "killed"
-    for checkpoint in (10, 30):
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "recipes.step_ppo.pipeline.dpo", *command, str(out)], env=environment
-        )
-        while child.poll() is None and not (out / f"checkpoint-{checkpoint}" / "trainer_state.json").is_file():
-            time.sleep(0.002)
-        child.kill()
-        assert child.wait() == -signal.SIGKILL and not (out / "finished.json").exists()
-    assert dpo.main([*command, str(out)]) == 0
-    made, wanted = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))
-    assert made.keys() == wanted.keys()
-    assert all(made[name].equal(wanted[name]) for name in wanted)
-    start = load_file(Path(model) / "model.safetensors")
-    assert any(not start[name].equal(wanted[name]) for name in wanted if name in start)

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -13,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, Qwen3Config, Qwen3ForCausalLM
 
 from recipes.common.files import write_parquet
 from recipes.step_ppo.calibration import calibration_error, correlation, expected_value, value_statistics
-from recipes.step_ppo.pipeline import prm
+from recipes.step_ppo.pipeline import dpo, prm
 from recipes.step_ppo.pipeline.data import Question, make_row
 from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
 from recipes.step_ppo.pipeline.prm_model import IGNORED, collate, export_backbone, load_prm, step_probabilities
@@ -25,7 +25,7 @@ from recipes.step_ppo.pipeline.records import open_journal
 from recipes.step_ppo.pipeline.training_run import last_complete_checkpoint
 from recipes.step_ppo.states import StateSampling, state_records
 from recipes.step_ppo.steps import segment_response
-from recipes.step_ppo.tokens import EncodedTrajectory, encode_prompt, encode_trajectory
+from recipes.step_ppo.tokens import encode_prompt, encode_trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import byte_level_tokenizer, random_trajectory, sentencepiece_like_tokenizer  # noqa: E402
@@ -110,27 +110,6 @@ def test_one_pass_equals_one_pass_per_prefix(random_prm, tokenizer):
     assert torch.cat(together).std(dim=0).min() > 0.01
 
 
-def speed_up(model, tokenizer, repetitions):
-    """CPU time of one pass per prefix over one pass per trajectory, interleaved; batches of the same size."""
-    encoded = [t for t in trajectories(tokenizer, 60, seed=2) if len(t.ends) >= 5][:12]
-    prefixes = [EncodedTrajectory(t.ids[: end + 1], t.prompt_length, [end]) for t in encoded for end in t.ends]
-    ratios = []
-    for _ in range(repetitions):
-        spent = []
-        for work in (prefixes, encoded):
-            start = time.process_time()
-            step_probabilities(model, work, pad_token_id=0, batch_size=8)
-            spent.append(time.process_time() - start)
-        ratios.append(spent[0] / spent[1])
-    return statistics.median(ratios), len(prefixes) / len(encoded)
-
-
-def test_one_pass_is_faster(random_prm, tokenizer):
-    ratio, steps = speed_up(random_prm, tokenizer, 5)
-    print(f"one pass per trajectory is {ratio:.2f} times as fast, with {steps:.1f} steps each")
-    assert ratio > 1.5
-
-
 def test_batches_do_not_matter(random_prm, tokenizer):
     encoded = trajectories(tokenizer, 9, seed=4)
     one = step_probabilities(random_prm, encoded, pad_token_id=0, batch_size=1)
@@ -211,33 +190,22 @@ def test_questions_without_a_valued_state_are_no_examples():
     assert {e.id for e in prm_examples(questions, trajectories_, kept, num_completions=3)} == {"0", "1", "3"}
 
 
-def test_values_of_another_k_or_other_trajectories_are_refused():
-    questions, trajectories_, values = toy_world(2)
-    with pytest.raises(ValueError, match="3 completions, not 5"):
-        list(prm_examples(questions, trajectories_, values, num_completions=5))
-    values[0]["prefix_length"] = 10_000
-    with pytest.raises(ValueError, match="other trajectories"):
-        list(prm_examples(questions, trajectories_, values, num_completions=3))
-
-
-def test_more_hits_than_completions_are_refused():
-    questions, trajectories_, values = toy_world(2)
-    values[0]["value"] = 4
-    with pytest.raises(ValueError, match="has 4 hits of 3 completions"):
-        list(prm_examples(questions, trajectories_, values, num_completions=3))
-
-
-def test_states_that_end_inside_a_line_are_those_of_other_trajectories():
-    questions, trajectories_, values = toy_world(2)
-    values[0]["prefix_length"] -= 1
-    with pytest.raises(ValueError, match="ends at no line"):
-        list(prm_examples(questions, trajectories_, values, num_completions=3))
-
-
-def test_questions_that_the_data_does_not_hold_are_named():
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"num_completions": 5}, "5 completions, not 3"),
+        ({"value": 4}, "has 4 hits of 3 completions"),
+        ({"prefix_length": 10_000}, "ends at no line"),
+        ({"prefix_length": 1}, "ends at no line"),
+    ],
+)
+def test_values_that_do_not_belong_to_the_trajectories_are_refused(changes, fault):
     questions, trajectories_, values = toy_world(2)
     with pytest.raises(ValueError, match="question 1, which the data does not hold"):
         list(prm_examples({"0": questions["0"]}, trajectories_, values, num_completions=3))
+    values[0] |= changes
+    with pytest.raises(ValueError, match=fault):
+        list(prm_examples(questions, trajectories_, values, num_completions=3))
 
 
 def test_replay_takes_a_share():
@@ -325,33 +293,40 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_sigkill_while_training(tmp_path, model_folder):
+@pytest.mark.parametrize("stage", ["prm", "dpo"])
+def test_sigkill_while_training(stage, tmp_path, model_folder):
     """Killed twice between checkpoints, run again: the weights of an uninterrupted training."""
-    questions, trajectories_, values = toy_world(30)
-    rows = [make_row(PROMPT, "A", i, "train", data_source="toy", style="react") for i in range(30)]
-    write_parquet(tmp_path / "p.parquet", rows)
-    for name, part in {"t": trajectories_, "v": values}.items():
-        with open_journal(tmp_path / f"{name}.jsonl") as journal:
-            journal.extend(part)
-    command = [
-        "--data", str(tmp_path / "p.parquet"), "--trajectories", str(tmp_path / "t.jsonl"), "--values",
-        str(tmp_path / "v.jsonl"), "--model", model_folder, "--learning-rate", "3e-3", "--warmup-steps", "2",
-        "--accumulation", "1", "--batch-size", "8", "--max-steps", "60", "--save-steps", "10", "--output",
-    ]  # fmt: skip
-    prm.main([*command, str(tmp_path / "whole")])
+    command = ["--data", str(tmp_path / "p.parquet"), "--model", model_folder, "--warmup-steps", "2"]
+    command += ["--accumulation", "1", "--max-steps", "60", "--save-steps", "10"]
+    if stage == "prm":
+        _, trajectories_, values = toy_world(30)
+        write_world(tmp_path, 30, t=trajectories_, v=values)
+        command += ["--trajectories", str(tmp_path / "t.jsonl"), "--values", str(tmp_path / "v.jsonl")]
+        command += ["--learning-rate", "3e-3", "--batch-size", "8", "--output"]
+    else:
+        pytest.importorskip("trl")
+        pairs = [{"key": f"{i}", "id": str(i), "chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(24)]
+        write_world(tmp_path, 24, pairs=pairs)
+        command += ["--pairs", str(tmp_path / "pairs.jsonl"), "--dtype", "float32", "--no-gradient-checkpointing"]
+        command += ["--learning-rate", "1e-3", "--batch-size", "4", "--output"]
+    main = {"prm": prm, "dpo": dpo}[stage].main
+    main([*command, str(tmp_path / "whole")])
     out = tmp_path / "killed"
     for checkpoint in (10, 30):
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
         child = subprocess.Popen(
-            [sys.executable, "-m", "recipes.step_ppo.pipeline.prm", *command, str(out)], env=environment
+            [sys.executable, "-m", f"recipes.step_ppo.pipeline.{stage}", *command, str(out)], env=environment
         )
         while child.poll() is None and not (out / f"checkpoint-{checkpoint}" / "trainer_state.json").is_file():
             time.sleep(0.002)
         child.kill()
         assert child.wait() == -signal.SIGKILL and not (out / "finished.json").exists()
-    prm.main([*command, str(out)])
-    for name, weight in load_prm(str(tmp_path / "whole")).state_dict().items():
-        torch.testing.assert_close(load_prm(str(out)).state_dict()[name], weight)
+    main([*command, str(out)])
+    start, made, wanted = (
+        load_file(Path(folder) / "model.safetensors") for folder in (model_folder, out, tmp_path / "whole")
+    )
+    assert made.keys() == wanted.keys() and all(made[name].equal(wanted[name]) for name in wanted)
+    assert any(not start[name].equal(wanted[name]) for name in wanted if name in start)
 
 
 def test_shared_questions_are_refused(tmp_path, model_folder):

@@ -37,15 +37,6 @@ def test_a_state_meets_the_score_of_the_step_it_ends_with():
     assert expected.tolist() == pytest.approx([2 / 3, 0.5]) and observed.tolist() == pytest.approx([0.75, 0.25])
 
 
-def test_states_left_out_and_files_that_do_not_belong_together():
-    trajectories, scores, values = files({"Action": 1, "Observation": 1}, 3)
-    values[0]["value"] = None
-    assert len(report.states_beside_scores(trajectories, scores, values)[0]) == 1
-    values[1]["prefix_length"] -= 1
-    with pytest.raises(ValueError, match="ends at no line of a scored response"):
-        report.states_beside_scores(trajectories, scores, values)
-
-
 def test_a_state_whose_step_goes_on_after_its_line_is_left_out_and_counted():
     longer = TEXT.replace("Mon is Tue.", "Mon is Tue.\n so it is.")
     trajectories, scores, values = files({"Action": 12, "Observation": 4}, 16, text=longer)
@@ -92,8 +83,14 @@ def test_scores_of_other_trajectories_are_refused():
     for found in (fewer, other):
         with pytest.raises(ValueError, match="ends at no line of a scored response"):
             report.states_beside_scores(found, scores, values)
+    values[0]["value"] = None
+    assert len(report.states_beside_scores(trajectories, scores, values)[0]) == 1, "a state without a value"
+    values[1]["prefix_length"] -= 1
+    with pytest.raises(ValueError, match="ends at no line of a scored response"):
+        report.states_beside_scores(trajectories, scores, values)
+    values[1]["prefix_length"] += 1
     scores[0]["scores"][0]["probabilities"].pop()
-    with pytest.raises(ValueError, match="has 4 steps, 3 of them with probabilities"):
+    with pytest.raises(ValueError, match="has 4 steps, 3 of them"):
         report.states_beside_scores(trajectories, scores, values)
 
 

@@ -126,7 +126,7 @@ def test_half_a_surrogate_pair_is_replaced_where_it_comes_in(data, tmp_path):
     assert next(read([out]))["responses"][0]["text"].split("\n")[1] == "Action 1: see ? there"
 
 
-@pytest.mark.parametrize("response", [None, 3, {"text": "a"}, ["a", None]])
+@pytest.mark.parametrize("response", [None, ["a", None]])
 def test_a_published_response_that_is_no_text_is_named(response, data, tmp_path):
     (tmp_path / "published.json").write_text(json.dumps([{"id": 0, "response": response}]))
     command = ["--import-file", str(tmp_path / "published.json"), "--data", data, "--output", str(tmp_path / "t.jsonl")]
@@ -148,12 +148,6 @@ def test_teach_gives_zero_shot_sft_data(data, tmp_path):
     right = [(r["id"], x["text"]) for r in records(out) for x in r["responses"] if x["correct"]]
     assert sorted((row["id"], row["response"]) for row in rows) == sorted((key, f" {text}") for key, text in right)
     assert all(REACT_EXAMPLE not in row["prompt"] and row["prompt"].endswith("Thought 1:") for row in rows)
-
-
-def test_a_teacher_must_be_named(data, tmp_path):
-    with pytest.raises(SystemExit, match="name the teacher with --model"):
-        teach.main(["--data", data, "--output", str(tmp_path / "t.jsonl"), "--sft-output", str(tmp_path / "s.parquet")])
-    assert not (tmp_path / "t.jsonl").exists()
 
 
 def test_complete_counts_hits(data, sampled_states, tokenizer_folder, tmp_path, capsys):
@@ -225,7 +219,7 @@ def test_the_whole_offline_path_without_a_model(data, collected, tokenizer_folde
 # Faults of the endpoint
 
 
-@pytest.mark.parametrize("fault", ["503", "429", "junk", "wrong shape", "hang up"])
+@pytest.mark.parametrize("fault", ["503", "junk", "hang up"])
 def test_a_fault_that_passes_costs_nothing(data, collected, tmp_path, fault):
     with serving(Faults(first=(fault, 2))) as (url, _):
         collect.main(collect_args(data, url, tmp_path / "t.jsonl"))
@@ -234,13 +228,7 @@ def test_a_fault_that_passes_costs_nothing(data, collected, tmp_path, fault):
 
 @pytest.mark.parametrize(
     ("fault", "reason", "sent"),
-    [
-        ("503", "http_503", 3),
-        ("junk", "junk_reply", 3),
-        ("wrong shape", "junk_reply", 3),
-        ("slow", "time_out", 3),
-        ("400", "http_400", 1),
-    ],
+    [("503", "http_503", 3), ("wrong shape", "junk_reply", 3), ("slow", "time_out", 3), ("400", "http_400", 1)],
 )
 def test_a_fault_that_stays_is_skipped_within_bounds_then_ends_the_run(data, tmp_path, fault, reason, sent):
     out = tmp_path / "t.jsonl"
@@ -275,7 +263,7 @@ def test_skips_within_the_budget_leave_no_record_and_are_filled_in_later(data, c
     assert by_key(out) == by_key(collected)
 
 
-@pytest.mark.parametrize("fault", ["503", "junk", "wrong shape", "nan", "slow"])
+@pytest.mark.parametrize("fault", ["503", "wrong shape", "nan"])
 def test_a_broken_prm_is_never_a_zero(data, collected, tokenizer_folder, tmp_path, fault):
     out = tmp_path / "s.jsonl"
     more = ["--timeout", "0.3", "--failure-min-count", "3", "--concurrency", "2"]
@@ -316,33 +304,60 @@ def records_whole(path: Path) -> list[dict]:
     return [r for r in map(json.loads, path.read_bytes().split(b"\n")[:-1]) if "key" in r]
 
 
-@pytest.mark.parametrize("stage", ["collect", "complete", pytest.param("score", marks=pytest.mark.long)])
-def test_sigkill_in_the_stages_that_ask_a_model(stage, data, collected, sampled_states, tokenizer_folder, tmp_path):
+@pytest.fixture
+def many_trajectories(tmp_path):
+    """Enough of them that the stages without a model are killed while they write."""
+    body = "\n".join(["first", *[f"Observation {i}: it is shown {'x' * 40}" for i in range(12)]])
+    with open(tmp_path / "t.jsonl", "w") as file:
+        for i in range(6000):
+            responses = [
+                {"text": f"{body}\nAction 9: Finish[The answer is {letter}.] {k}", "correct": letter == "A"}
+                for k, letter in enumerate("AAABB")
+            ]
+            file.write(json.dumps({"key": str(i), "id": str(i), "responses": responses}) + "\n")
+    return ["--trajectories", str(tmp_path / "t.jsonl")]
+
+
+@pytest.mark.parametrize(
+    "stage", ["collect", "teach", "complete", "states", "pairs", pytest.param("score", marks=pytest.mark.long)]
+)
+def test_sigkill(stage, data, collected, sampled_states, tokenizer_folder, many_trajectories, tmp_path):
+    """Killed twice while it writes, run again: the records of a run that was not."""
+    sft = tmp_path / "sft.parquet"
+
+    def arguments(url, output):
+        return {
+            "collect": lambda: collect_args(data, url, output),
+            "teach": lambda: collect_args(data, url, output, "--sft-output", str(sft)),
+            "complete": lambda: complete_args(data, url, sampled_states, tokenizer_folder, output),
+            "score": lambda: score_args(data, collected, tokenizer_folder, url, output),
+            "states": lambda: [*many_trajectories, "--output", str(output)],
+            "pairs": lambda: [*many_trajectories, "--output", str(output)],
+        }[stage]()
+
     output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    module = {
+        "collect": collect,
+        "teach": teach,
+        "complete": complete,
+        "score": score,
+        "states": states,
+        "pairs": pairs,
+    }
     with serving(Faults(delay=0.03)) as (url, _):
-        arguments = {
-            "collect": collect_args(data, url, output),
-            "complete": complete_args(data, url, sampled_states, tokenizer_folder, output),
-            "score": score_args(data, collected, tokenizer_folder, url, output),
-        }[stage]
-        module = {"collect": collect, "complete": complete, "score": score}[stage]
-        module.main([str(whole) if argument == str(output) else argument for argument in arguments])
-        assert killed_and_resumed([f"recipes.step_ppo.pipeline.{stage}", *arguments], output, len(records(whole))) == 2
-        assert by_key(output) == by_key(whole)
-
-
-def test_sigkill_of_the_teacher(data, tmp_path):
-    output, sft = tmp_path / "out.jsonl", tmp_path / "sft.parquet"
-    with serving(Faults(delay=0.03)) as (url, _):
-        arguments = collect_args(data, url, output, "--sft-output", str(sft))
-        whole = tmp_path / "whole.jsonl"
-        teach.main([str(whole) if argument == str(output) else argument for argument in arguments])
-        wanted = pyarrow.parquet.read_table(sft).to_pylist()
-        sft.unlink()
-        assert killed_and_resumed(["recipes.step_ppo.pipeline.teach", *arguments], output, len(records(whole))) == 2
+        module[stage].main(arguments(url, whole))
+        taught = sft_rows(sft) if stage == "teach" else None
+        command = [f"recipes.step_ppo.pipeline.{stage}", *arguments(url, output)]
+        assert killed_and_resumed(command, output, len(records(whole))) == 2
     assert by_key(output) == by_key(whole)
-    order = lambda row: (row["id"], row["response"])  # noqa: E731
-    assert sorted(pyarrow.parquet.read_table(sft).to_pylist(), key=order) == sorted(wanted, key=order)
+    assert taught is None or sft_rows(sft) == taught
+
+
+def sft_rows(path):
+    """The rows of a file, which is removed."""
+    rows = sorted(pyarrow.parquet.read_table(path).to_pylist(), key=lambda row: (row["id"], row["response"]))
+    path.unlink()
+    return rows
 
 
 def test_sigkill_of_prepare_leaves_no_half_file(tmp_path):
@@ -354,43 +369,18 @@ def test_sigkill_of_prepare_leaves_no_half_file(tmp_path):
             item = {"text": text, "question": "Which?", "options": list("wxyz"), "answer": i % 4}
             file.write(json.dumps(item) + "\n")
     output = tmp_path / "p.parquet"
-    arguments = [
-        "recipes.step_ppo.pipeline.prepare",
-        "--dataset",
-        "logiqa2",
-        "--files",
-        str(items),
-        "--output",
-        str(output),
-    ]
+    arguments = ["--dataset", "logiqa2", "--files", str(items), "--output", str(output)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    child = subprocess.Popen([sys.executable, "-m", *arguments], env=environment, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "recipes.step_ppo.pipeline.prepare", *arguments]
+    child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     while child.poll() is None and not list(tmp_path.glob(".p.parquet.*")):
         time.sleep(0.0005)
     child.kill()
     assert child.wait() == -signal.SIGKILL
     assert not output.exists()
-    prepare.main(arguments[1:])
+    prepare.main(arguments)
     rows = pyarrow.parquet.read_table(output, columns=["extra_info"]).to_pylist()
     assert [row["extra_info"]["index"] for row in rows] == list(range(20000))
-
-
-@pytest.mark.parametrize("stage", ["states", "pairs"])
-def test_sigkill_in_the_stages_without_a_model(tmp_path, stage):
-    trajectories = tmp_path / "t.jsonl"
-    body = "\n".join(["first", *[f"Observation {i}: it is shown {'x' * 40}" for i in range(12)]])
-    with open(trajectories, "w") as file:
-        for i in range(6000):
-            responses = [
-                {"text": f"{body}\nAction 9: Finish[The answer is {letter}.] {k}", "correct": letter == "A"}
-                for k, letter in enumerate("AAABB")
-            ]
-            file.write(json.dumps({"key": str(i), "id": str(i), "responses": responses}) + "\n")
-    arguments = [f"recipes.step_ppo.pipeline.{stage}", "--trajectories", str(trajectories), "--output"]
-    output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
-    {"states": states, "pairs": pairs}[stage].main([*arguments[1:], str(whole)])
-    assert killed_and_resumed([*arguments, str(output)], output, len(records(whole))) == 2
-    assert output.read_bytes() == whole.read_bytes()
 
 
 def test_a_corrupt_line_between_stages(data, collected, tmp_path):

@@ -71,20 +71,25 @@ def test_clip():
     assert rewards(scale=-10.0, clip=4.0)[3] == -4.0
 
 
-def test_refusals():
-    with pytest.raises(ValueError, match="outcome"):
+@pytest.mark.parametrize(
+    ("values", "ends", "length"),
+    [([0.1], [], 1), ([0.1], [0], 2), ([0.1, 0.2], [1, 1], 2), ([0.1, 0.2], [2], 2), ([0.1, 0.2], [-1, 1], 2)],
+)
+def test_steps_that_do_not_fit_the_response_are_refused(values, ends, length):
+    with pytest.raises(ValueError):
+        token_rewards(values, ends, length, StepRewardConfig())
+
+
+def test_an_outcome_that_is_not_there_is_refused():
+    with pytest.raises(ValueError):
         rewards(last_step="outcome")
-    with pytest.raises(ValueError, match="without a step"):
-        token_rewards([0.1], [], 1, StepRewardConfig())
-    with pytest.raises(ValueError, match="one PRM value"):
-        token_rewards([0.1], [0], 2, StepRewardConfig())
-    with pytest.raises(ValueError, match="ascend"):
-        token_rewards([0.1, 0.2], [1, 1], 2, StepRewardConfig())
-    with pytest.raises(ValueError, match="ascend"):
-        token_rewards([0.1, 0.2], [2], 2, StepRewardConfig())
-    for bad in ({"mode": "max"}, {"last_step": "bos"}, {"clip": 0.0}):
-        with pytest.raises(ValueError, match=f"step_ppo.reward.{next(iter(bad))} must be"):
-            StepPPOSettings.from_mapping({"reward": bad})
+
+
+@pytest.mark.parametrize("bad", [{"mode": "max"}, {"last_step": "bos"}, {"clip": 0.0}])
+def test_settings_out_of_range_are_refused(bad):
+    with pytest.raises(ConfigError) as refusal:
+        StepPPOSettings.from_mapping({"reward": bad})
+    assert refusal.value.key == f"step_ppo.reward.{next(iter(bad))}"
 
 
 @given(
@@ -135,7 +140,7 @@ def test_no_return_of_softmin_exceeds_the_largest_reward(values):
 
 
 def test_softmin_takes_no_outcome_as_its_last_step():
-    with pytest.raises(ValueError, match="none of them"):
+    with pytest.raises(ValueError):
         StepRewardConfig(mode="softmin", last_step="outcome")
 
 
@@ -144,11 +149,6 @@ def test_the_outcome_stands_on_eos_wherever_that_is():
     assert token_rewards(None, [], 3, config, eos_index=1, outcome=1.0) == [0, 1.0, 0]
     assert token_rewards(None, [], 3, config, eos_index=1, outcome=0.0) == [0, 0, 0]
     assert rewards(last_step="outcome", outcome=1.0) == pytest.approx([0, 0.6, 0, 0.9, 0, 1.0])
-
-
-def test_a_step_end_before_the_first_token_is_refused():
-    with pytest.raises(ValueError, match="ascend"):
-        token_rewards([0.1, 0.2], [-1, 1], 2, StepRewardConfig())
 
 
 def test_what_a_configuration_asks_for():
@@ -165,7 +165,7 @@ def test_a_response_without_scorable_steps_earns_the_worst():
 
 def test_softmin_and_outcome_have_no_rewards_of_steps_alone():
     for mode in ("softmin", "outcome"):
-        with pytest.raises(ValueError, match="has no step rewards"):
+        with pytest.raises(ValueError):
             step_rewards([0.5], mode)
 
 
@@ -176,8 +176,9 @@ def test_softmin_of_far_rewards_does_not_overflow():
 @pytest.mark.parametrize("classes", [[], [2, 2], [-1], [3, -2]])
 def test_the_classes_that_count_as_good_are_distinct(classes):
     """Named twice, a class would count twice, and -1 is the last one to Python."""
-    with pytest.raises(ConfigError, match="distinct values from 0 on"):
+    with pytest.raises(ConfigError) as refusal:
         StepPPOSettings.from_mapping({"prm": {"classes": classes}})
+    assert refusal.value.key == "step_ppo.prm.classes"
 
 
 def test_where_the_rewards_of_steps_stand():

@@ -1,6 +1,5 @@
 """Macro pass@k and the checkpoint it keeps."""
 
-import itertools
 import json
 import os
 import shutil
@@ -11,19 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.tandem.best_checkpoint import keep_best, read_record
-from recipes.tandem.selection import Problem, macro_pass_at_k, pass_at_k, problems
+from recipes.tandem.selection import Problem, macro_pass_at_k, problems
 
 GROUPS = {"AMC": ["amc"], "AIME": ["aime24", "aime25"]}
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_response(verdicts, k):
-    if k > len(verdicts):
-        with pytest.raises(ValueError, match="undefined"):
-            pass_at_k(len(verdicts), sum(verdicts), k)
-        return
-    subsets = list(itertools.combinations(verdicts, k))
-    assert pass_at_k(len(verdicts), sum(verdicts), k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
 
 
 def test_macro_pools_years_and_weighs_benchmarks_equally():
