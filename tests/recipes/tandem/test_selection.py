@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recipes.tandem.best_checkpoint import keep_best, read_record
 from recipes.tandem.selection import Problem, macro_pass_at_k, problems
