@@ -67,17 +67,7 @@ def test_a_question_without_text_or_answer_is_refused(question, answer):
         QuestionBuffer().append(question, answer, 0.5)
 
 
-def test_a_cursor_outside_the_buffer_is_refused():
-    state = filled(2).state_dict() | {"cursor": 5}
-    with pytest.raises(ValueError, match="cursor 5 lies outside"):
-        QuestionBuffer().load_state_dict(state)
-
-
-@pytest.mark.parametrize(("count", "cursor"), [(2, 2), (2, -1), (0, 1)])
-def test_a_cursor_just_outside_the_buffer_is_refused(count, cursor):
+@pytest.mark.parametrize(("count", "cursor"), [(2, 2), (2, 5), (2, -1), (0, 1)])
+def test_a_cursor_outside_the_buffer_is_refused(count, cursor):
     with pytest.raises(ValueError, match=f"cursor {cursor} lies outside"):
         QuestionBuffer().load_state_dict(filled(count).state_dict() | {"cursor": cursor})
-
-
-def test_its_length_is_the_number_of_questions():
-    assert [len(filled(count)) for count in (0, 1, 3)] == [0, 1, 3]

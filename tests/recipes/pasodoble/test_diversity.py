@@ -101,13 +101,6 @@ def test_wrong_use_is_refused():
         history.state_dict()
 
 
-def test_a_hundred_questions_are_kept_by_default():
-    history = DiversityHistory()
-    history.score([[i] for i in range(101)])
-    history.commit()
-    assert len(history) == 100
-
-
 def test_what_was_scored_before_a_state_is_loaded_is_forgotten():
     history = DiversityHistory()
     state = history.state_dict()
