@@ -140,8 +140,7 @@ SCORES = ("greedy", "sampled")
 def metrics_of(rounds: Sequence[Round], labels: dict[int, str]) -> dict[str, float]:
     """Counts of a step: groups with a winner, those whose winner is right, the same of the trained groups; and means.
 
-    `labels` holds the last label of each prompt and is updated. `flips` is the share of the prompts seen before whose
-    label changed, -1 before a prompt has returned.
+    `labels` holds each prompt's last label. `flips` is the share that changed, -1 before a prompt has returned.
     """
     groups = [group for one in rounds for _, group, _ in one.groups]
     trained = [group for one in rounds for _, group, stays in one.groups if stays]
