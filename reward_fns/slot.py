@@ -233,7 +233,9 @@ class Slot(threading.Thread):
         if length > MAX_REPLY_BYTES:
             raise ConnectionError("a reply longer than a worker may send")
         connection = worker.connection.fileno()
-        kind, value, seconds, ended, cpu = marshal.loads(self._read(length, worker, allowance, connection))
+        reply = self._read(length, worker, allowance, connection)
+        # marshal makes plain data and calls nothing.
+        kind, value, seconds, ended, cpu = marshal.loads(reply)  # noqa: S302
         outcome = Outcome(Kind(kind), **{"value" if kind == Kind.DONE else "detail": value}, seconds=float(seconds))
         return _Reply(outcome, retires, float(ended), float(cpu))
 

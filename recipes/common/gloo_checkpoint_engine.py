@@ -128,7 +128,8 @@ class GlooCheckpointEngine(CheckpointEngine):
             description = await self._broadcast(torch.empty(described, dtype=torch.uint8))
             # A new bucket each time, since weights of the last one may still be in use.
             bucket = await self._broadcast(torch.empty(used, dtype=torch.uint8))
-            for piece in pickle.loads(description.numpy().tobytes()):
+            # From rank 0 of the same run, over its own group.
+            for piece in pickle.loads(description.numpy().tobytes()):  # noqa: S301
                 yield piece, bucket[piece.offset : piece.offset + piece.chunk_size]
 
     async def _send_bucket(self, pieces: list[TensorMeta], bucket: torch.Tensor) -> None:

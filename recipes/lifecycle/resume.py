@@ -6,6 +6,7 @@ first leaves a tracker it cannot read, and the second loses the curve.
 """
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Mapping
@@ -123,34 +124,27 @@ def history_file(metrics: Path) -> Path:
     return metrics.with_name(f"{metrics.name}.history")
 
 
-def _lines(path: Path, last_step: int) -> dict[int, str]:
-    """The lines of a file by step, up to a last one; what was logged of one step at several times becomes one line."""
-    lines: dict[int, str] = {}
-    if not path.is_file():
-        return lines
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-            step = record["step"]
-            if step in lines:
-                line = json.dumps({**record, "data": {**json.loads(lines[step])["data"], **record["data"]}})
-        except (ValueError, KeyError, TypeError):
-            continue
-        if step <= last_step:
-            lines[step] = line
-    return lines
+def _lines(*paths: Path, last_step: float = math.inf) -> dict[int, dict]:
+    """The records of files by step, up to a last one; what was logged of one step at several times becomes one record.
 
-
-def _union(earlier: dict[int, str], later: dict[int, str]) -> dict[int, str]:
-    """The lines of both; of a step that stands in both, every value, the later one where they differ.
-
-    A run that validates before it goes on logs the step that it resumes from once more.
+    verl logs a step again when it validates before it goes on, and after the last step. The later value stands.
     """
-    joined = earlier | later
-    for step in earlier.keys() & later.keys():
-        old, new = json.loads(earlier[step]), json.loads(later[step])
-        joined[step] = json.dumps({**old, **new, "data": {**old["data"], **new["data"]}})
-    return joined
+    records: dict[int, dict] = {}
+    for path in filter(Path.is_file, paths):
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                step, data = record["step"], dict(record["data"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            if step <= last_step:
+                known = records.get(step, {"data": {}})
+                records[step] = {**known, **record, "data": {**known["data"], **data}}
+    return records
+
+
+def _write_lines(path: Path, records: Mapping[int, dict]) -> None:
+    write(path, "".join(f"{json.dumps(records[step])}\n" for step in sorted(records)))
 
 
 def carry_metrics_over(metrics: Path, step: int, measured: Mapping[str, float] | None = None) -> bool:
@@ -162,12 +156,12 @@ def carry_metrics_over(metrics: Path, step: int, measured: Mapping[str, float] |
     Returns:
         Whether that was needed.
     """
-    kept = _union(_lines(history_file(metrics), step), _lines(metrics, step))
+    kept = _lines(history_file(metrics), metrics, last_step=step)
     needed = bool(measured) and step > 0 and step not in kept
     if needed:
-        kept[step] = json.dumps({"step": step, "data": dict(measured or {})})
+        kept[step] = {"step": step, "data": dict(measured or {})}
     if kept:
-        write(history_file(metrics), "".join(f"{kept[key]}\n" for key in sorted(kept)))
+        _write_lines(history_file(metrics), kept)
     else:
         history_file(metrics).unlink(missing_ok=True)
     return needed
@@ -178,9 +172,7 @@ def join_metrics(metrics: Path) -> None:
     history = history_file(metrics)
     if not history.is_file() or not metrics.is_file():
         return
-    last = 2**62
-    joined = _union(_lines(history, last), _lines(metrics, last))
-    write(metrics, "".join(f"{joined[key]}\n" for key in sorted(joined)))
+    _write_lines(metrics, _lines(history, metrics))
     history.unlink()
 
 
