@@ -9,6 +9,7 @@
 #   STEPS   training steps (30)
 #   SEED    seed of the run (1); the toy world itself is always the same
 #   HELD_OUT  problems that are answered before and after (500)
+#   MORE    further overrides of the run, separated by spaces
 #   OUT     folder of the results (outputs/quickstart in this checkout)
 #   USE_PYTHON  an interpreter whose environment has the package with its extras; nothing is installed then
 
@@ -82,7 +83,7 @@ train() {
             --log "$folder/train.log" -- \
             "$DUETS_PYTHON" -m "recipes.$recipe.main" scale=toy \
             "trainer.total_training_steps=$steps" "data.seed=$seed" "data.val_max_samples=$held_out" \
-            trainer.resume_mode=disable trainer.save_freq=-1 "trainer.default_local_dir=$folder/checkpoints"
+            trainer.resume_mode=disable trainer.save_freq=-1 "trainer.default_local_dir=$folder/checkpoints" ${MORE:-}
     )
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole step-PPO pipeline on the toy world, from trajectories to step-PPO and its outcome-only baseline. Called by
-# quickstart.sh with TOY_DIR, STEPS, SEED, HELD_OUT and OUT. After an interruption, the same command goes on where it
+# quickstart.sh with TOY_DIR, STEPS, SEED, HELD_OUT, MORE and OUT. After an interruption, the same command goes on where it
 # stopped.
 set -euo pipefail
 
@@ -12,6 +12,7 @@ PRM_QUESTIONS=${PRM_QUESTIONS:-450}                     # of them, whose states 
 DEV_QUESTIONS=${DEV_QUESTIONS:-48}                      # of them, whose states evaluate it
 TRUTH=${TRUTH:-16}                                      # completions of each of those
 DPO_UPDATES=${DPO_UPDATES:-40}
+ARMS=${ARMS:-step_ppo outcome_ppo}                      # what is trained with PPO
 
 # The settings of a CPU run, as the launcher makes them for verl's processes.
 export VERL_DUETS_CPU=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -42,13 +43,14 @@ ppo() {
         "$PYTHON" -m recipes.step_ppo.main scale=toy preset="$preset" data.seed="$SEED" \
         trainer.total_training_steps="$STEPS" data.val_max_samples="$HELD_OUT" \
         trainer.default_local_dir="$folder/checkpoints" \
-        actor_rollout_ref.model.path="$OUT/process_dpo"
+        actor_rollout_ref.model.path="$OUT/process_dpo" ${MORE:-}
 }
 
 mkdir -p "$OUT"
 cd "$ROOT"
 start_over_if_changed
 export STEP_PPO_DIR="$OUT"
+RUNS=()
 
 stage "Round 0: collect, states, complete, PRM, score, pairs"
 "$PYTHON" -m recipes.step_ppo.pipeline.iterate --data "$TOY_DIR/train.parquet" --output "$OUT/round0" --seed "$SEED" \
@@ -68,11 +70,13 @@ stage "Process-DPO"
     --model "$TOY_DIR/model" --output "$OUT/process_dpo" --dtype float32 --no-gradient-checkpointing \
     --max-steps "$DPO_UPDATES" --batch-size 32 --accumulation 1 --warmup-steps 5 --learning-rate 1e-4 --max-length 160 \
     --seed "$SEED"
-ppo step_ppo prm
-ppo outcome_ppo outcome
+for arm in $ARMS; do
+    if [[ "$arm" == step_ppo ]]; then ppo "$arm" prm; else ppo "$arm" outcome; fi
+    RUNS+=("${arm/_ppo/-PPO}=$OUT/$arm/metrics.jsonl")
+done
 stage "Report ($OUT/report)"
 WARM_UP="$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["models"]["base"]["accuracy"])' \
     "$TOY_DIR/world.json")"
 "$PYTHON" -m recipes.step_ppo.pipeline.report --round "$OUT/round0" --truth "$OUT/round0/dev_truth.jsonl" \
     --accuracy warm-up="$WARM_UP" --start process-DPO --held-out "$HELD_OUT" --output "$OUT/report" \
-    --run step-PPO="$OUT/step_ppo/metrics.jsonl" outcome-PPO="$OUT/outcome_ppo/metrics.jsonl"
+    --run "${RUNS[@]}"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Install as examples/quickstart.sh does and run the tests; --long adds the slower ones. Other arguments go to one pytest.
 #
-# Two lanes run side by side, since either mostly waits for processes of its own: trainings in one; in the other the unit
-# tests, then the trainings of LATER. What the first lane prints comes when it is done (and stands in
-# outputs/tests_end_to_end.log). What measures time has the machine to itself after that, and so has what failed beside
-# the trainings: it counts as failed if it fails alone, too.
+# Three lanes run side by side: trainings and other real runs (runs), what needs a core (units), what mostly waits for
+# processes, limits and servers (waits). Each line comes as it is printed, behind the name of its lane, and stands in
+# outputs/tests_LANE.log. What failed beside the trainings runs once more alone, and counts as failed if it fails again;
+# outputs/failed_first.txt names it all the same. At the end comes a table of the seconds of every test file.
+#
+#   RANDOM_ORDER=7 bash tests/run.sh      the files in another order, and the tests of each
 
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../examples/install.sh"
@@ -19,32 +21,80 @@ if [[ $# -gt 1 || ($# -eq 1 && "$1" != --long) ]]; then
     exec "$DUETS_PYTHON" -m pytest "$@"
 fi
 
-# What takes as long as the first lane still does when the unit tests are done.
-LATER=(tests/end_to_end/test_sft.py tests/recipes tests/examples tests/faults)
-# What takes long is listed, so that the lanes can be kept even.
-DURATIONS=(--durations=15 --durations-min=20)
-# Both lanes train in it; made here, it is not made twice at once.
+shopt -s nullglob
+WAITS=(tests/faults tests/recipes/lifecycle tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
+    tests/recipes/launch/test_end_of_run*.py tests/examples/test_{install,quickstart_train}*.py)
+# Real runs in toy worlds that take minutes to make.
+OTHER_WORLDS=(tests/end_to_end/test_{adapters,configurations,pasodoble,quickstart,serl,step_ppo,traces}*.py)
+shopt -u nullglob
+
+LONG=("$@")
+declare -A ARGUMENTS LANES CODES
+ARGUMENTS[runs]="-m e2e ${OTHER_WORLDS[*]/#/--ignore=}"
+ARGUMENTS[runs_of_other_worlds]="-m e2e ${OTHER_WORLDS[*]}"
+ARGUMENTS[waits]="${WAITS[*]}"
+ARGUMENTS[units]="${WAITS[*]/#/--ignore=}"
+
+# Start a lane in the background, or, with more arguments, what is left of it; its process is in LANES.
+lane() {
+    local name="$1" log="$1${2:+_again}" arguments
+    shift
+    read -ra arguments <<<"${ARGUMENTS[$name]}"
+    [[ "$name" == runs* ]] || arguments=(-m "not e2e" "${arguments[@]}")
+    "$DUETS_PYTHON" -u -P tests/durations.py "$log" -o "cache_dir=outputs/pytest_cache_$name" "${arguments[@]}" \
+        "${LONG[@]}" "$@" > >(tee "outputs/tests_$log.log" | sed -u "s/^/$log: /") 2>&1 &
+    LANES[$name]=$!
+}
+
+stop() {
+    kill -INT "${LANES[@]}" 2>/dev/null
+    wait
+    exit 130
+}
+
+worlds() {
+    local format
+    for format in "$@"; do
+        "$DUETS_PYTHON" examples/toy/make.py --format "$format" --out "outputs/toy_$format" --seed 0 || return 1
+    done
+}
+
+finish() {
+    wait "${LANES[$1]}"
+    CODES[$1]=$?
+    _duets_stage "$1: ended with ${CODES[$1]} after $((SECONDS - started)) s"
+}
+
+mkdir -p outputs && rm -f outputs/failed_first.txt outputs/durations_*.tsv
+started=$SECONDS
+trap stop INT TERM
+# All lanes read it; made here, it is not made twice at once.
 "$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || exit 1
-log=outputs/tests_end_to_end.log
-"$DUETS_PYTHON" -m pytest -m e2e "${DURATIONS[@]}" -o cache_dir=outputs/pytest_cache_end_to_end "${LATER[@]/#/--ignore=}" \
-    "$@" >"$log" 2>&1 &
-lane=$!
-trap 'kill "$lane" 2>/dev/null; wait "$lane" 2>/dev/null; exit 130' INT TERM
-"$DUETS_PYTHON" -m pytest -m "not e2e" "${DURATIONS[@]}" --ignore=tests/benchmarks "$@"
-others=$?
-_duets_stage "The end-to-end tests of this lane (after $SECONDS s)"
-"$DUETS_PYTHON" -m pytest -m e2e "${DURATIONS[@]}" -o cache_dir=outputs/pytest_cache_later "${LATER[@]}" "$@"
-later=$?
-_duets_stage "The end-to-end tests of the other lane (after $SECONDS s)"
-wait "$lane"
-end_to_end=$?
-cat "$log"
-if ((others == 1)); then
-    _duets_stage "What failed beside the trainings, once more alone"
-    "$DUETS_PYTHON" -m pytest -m "not e2e" --ignore=tests/benchmarks --last-failed --last-failed-no-failures none "$@"
-    others=$?
+worlds pasodoble step_ppo serl &
+LANES[worlds]=$!
+lane runs
+lane waits
+lane units
+finish runs
+finish worlds
+lane runs_of_other_worlds
+for name in waits units runs_of_other_worlds; do
+    finish "$name"
+done
+for name in units waits; do
+    if ((CODES[$name] == 1)); then
+        _duets_stage "What failed in $name beside the trainings, once more alone"
+        lane "$name" --last-failed --last-failed-no-failures none
+        wait "${LANES[$name]}"
+        CODES[$name]=$?
+    fi
+done
+_duets_stage "Seconds, tests, lane and file; $((SECONDS - started)) s in all"
+sort -rn outputs/durations_*.tsv
+if [[ -s outputs/failed_first.txt ]]; then
+    _duets_stage "What failed, alone or not (outputs/failed_first.txt)"
+    cat outputs/failed_first.txt
 fi
-_duets_stage "The benchmarks (after $SECONDS s)"
-"$DUETS_PYTHON" -m pytest tests/benchmarks "$@"
-benchmarks=$?
-((others == 0 && later == 0 && end_to_end == 0 && benchmarks == 0))
+for code in "${CODES[@]}"; do
+    ((code == 0)) || exit 1
+done

@@ -1,12 +1,14 @@
 """The toy world, and real runs of a recipe as a user starts them: a process, its log, its metrics."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +26,8 @@ SMALL = (
     "trainer.test_freq=-1",
     "trainer.save_freq=-1",
 )
-HANGS_AFTER = 1200.0
-"""Seconds. A training of a few steps takes two minutes alone on two cores, and several times that beside other work."""
+HANGS_AFTER = 400.0
+"""Seconds. A training of a few steps takes a minute alone on two cores, and a few times that beside other work."""
 
 
 @dataclass
@@ -50,15 +52,26 @@ class Run:
                 records.setdefault(record["step"], {}).update(record["data"])
         return records
 
-    def wait_for_step(self, step: int, seconds: float = HANGS_AFTER) -> None:
+    def wait_until(self, condition: Callable[[], object], seconds: float = HANGS_AFTER) -> None:
+        """Wait for something that the running process does; its end or the time's is a failure with the log."""
         deadline = time.monotonic() + seconds
-        while step not in self.metrics():
+        while not condition():
             assert self.process.poll() is None, self.log[-6000:]
             assert time.monotonic() < deadline, self.log[-6000:]
-            time.sleep(0.2)
+            time.sleep(0.1)
+
+    def wait_for_step(self, step: int, seconds: float = HANGS_AFTER) -> None:
+        self.wait_until(lambda: step in self.metrics(), seconds)
+
+    def wait_for_text(self, text: str, seconds: float = HANGS_AFTER) -> None:
+        self.wait_until(lambda: text in self.log, seconds)
 
     def wait(self, seconds: float = HANGS_AFTER) -> int:
-        return self.process.wait(timeout=seconds)
+        """The exit code; a hang is a failure with the log."""
+        try:
+            return self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end after {seconds:.0f} s\n{self.log[-6000:]}") from None
 
     def kill(self) -> None:
         """SIGKILL of the driver, as a scheduler or the kernel would."""
@@ -78,16 +91,25 @@ def small() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def toy_world() -> Path:
-    """The toy world of examples/toy, made once and cached between sessions."""
-    out = REPOSITORY / "outputs" / "toy"
-    subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples" / "toy" / "make.py"), "--out", str(out), "--seed", "0"],
-        check=True,
-        timeout=900,
-        stdout=subprocess.DEVNULL,
-    )
-    return out
+def world() -> Callable[[str], Path]:
+    """Makes the toy world of a recipe, once; it is kept between sessions."""
+
+    @functools.cache
+    def make(recipe: str) -> Path:
+        own_format = recipe not in ("sppo", "tandem")
+        out = REPOSITORY / "outputs" / (f"toy_{recipe}" if own_format else "toy")
+        command = [sys.executable, str(REPOSITORY / "examples/toy/make.py"), "--out", str(out), "--seed", "0"]
+        command += ["--format", recipe] if own_format else []
+        subprocess.run(command, check=True, timeout=1200, stdout=subprocess.DEVNULL)
+        return out
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def toy_world(world) -> Path:
+    """The world of SPPO and tandem."""
+    return world("sppo")
 
 
 @pytest.fixture
@@ -120,6 +142,8 @@ def start(toy_world, tmp_path, monkeypatch):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.process.pid, signal.SIGKILL)
         run.process.wait()
+        # pytest shows it where the test has failed.
+        print(run.log[-6000:])
     from recipes.lifecycle import leftovers
 
     leftovers.remove_leftovers()
@@ -129,12 +153,8 @@ def start(toy_world, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def step_world() -> Path:
-    """The toy world of this recipe, made once and cached between sessions."""
-    out = REPOSITORY / "outputs" / "toy_step_ppo"
-    command = [str(REPOSITORY / "examples" / "toy" / "make.py"), "--format", "step_ppo", "--out", str(out)]
-    subprocess.run([sys.executable, *command], check=True, timeout=900, stdout=subprocess.DEVNULL)
-    return out
+def step_world(world) -> Path:
+    return world("step_ppo")
 
 
 @pytest.fixture(scope="session")

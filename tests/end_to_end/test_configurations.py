@@ -5,14 +5,12 @@ A bound names a metric, how it is taken over the steps (`min`, `max` or `last`),
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 TAKEN = {"min": min, "max": max, "last": lambda values: values[-1]}
 TWO_STEPS = ("scale=toy", "trainer.total_training_steps=2", "trainer.save_freq=-1", "trainer.val_before_train=false")
@@ -91,18 +89,8 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
 }
 
 
-def world(recipe: str) -> Path:
-    """The recipe's toy world, made once and cached between sessions."""
-    own_format = recipe not in ("sppo", "tandem")
-    out = REPOSITORY / "outputs" / (f"toy_{recipe}" if own_format else "toy")
-    more = ["--format", recipe] if own_format else []
-    make = [sys.executable, str(REPOSITORY / "examples/toy/make.py"), *more, "--out", str(out), "--seed", "0"]
-    subprocess.run(make, check=True, timeout=1200, stdout=subprocess.DEVNULL)
-    return out
-
-
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_two_steps(start, request, name):
+def test_two_steps(start, world, request, name):
     recipe, overrides, bounds = CONFIGURATIONS[name]
     environment = {"TOY_DIR": str(world(recipe)), "PYTHONPATH": os.pathsep.join([str(REPOSITORY)])}
     if "prm" in name or "pure" in name:

@@ -10,7 +10,7 @@ import pytest
 
 from recipes.lifecycle import leftovers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 LIMIT_SECONDS = 120
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 # Weights move within two steps; the second is saved as a model that can be loaded, and evaluated.
 SAVED_AND_READ = (
     "trainer.total_training_steps=2",

@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
-REPOSITORY = Path(__file__).resolve().parents[2]
+# Two online steps are run in every CI by test_quickstart.py.
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 MODULE = "recipes.pasodoble.main"
 SMALL = (
     "scale=toy",
@@ -26,13 +24,10 @@ SMALL = (
 ROLES = ("solver", "proposer")
 
 
-@pytest.fixture(scope="session")
-def world() -> dict[str, str]:
-    """Environment of a run on the toy world of the recipe, which is made once and cached between sessions."""
-    out = REPOSITORY / "outputs" / "toy_pasodoble"
-    make = [sys.executable, str(REPOSITORY / "examples/toy/make.py"), "--format", "pasodoble", "--out", str(out)]
-    subprocess.run(make, check=True, timeout=1200, stdout=subprocess.DEVNULL)
-    return {"TOY_DIR": str(out)}
+@pytest.fixture
+def begin(start, world):
+    """Start PasoDoble on its toy world."""
+    return lambda *overrides: start(MODULE, *overrides, environment={"TOY_DIR": str(world("pasodoble"))})
 
 
 def digests(log: str) -> list[tuple[str, dict[str, str]]]:
@@ -61,17 +56,17 @@ def agree(metrics: dict) -> None:
             assert metrics[f"{role}/actor/grad_norm"] > 0
 
 
-def train_kill_resume(start, world, variant: list[str], kill_after: int, last: int):
+def train_kill_resume(begin, variant: list[str], kill_after: int, last: int):
     """Kill a run in the step after ``kill_after``, start it again; checkpoints are those of even steps."""
     arguments = [*SMALL, *variant, "trainer.save_freq=2", f"trainer.test_freq={last}"]
     arguments.append(f"trainer.total_training_steps={last}")
-    first = start(MODULE, *arguments, environment=world)
+    first = begin(*arguments)
     first.wait_for_step(kill_after)
     before, cut = first.metrics(), len(first.log)
     first.kill()
     saved = kill_after // 2 * 2
     saved_state = state(first.folder, saved)
-    second = start(MODULE, *arguments, environment=world)
+    second = begin(*arguments)
     assert second.wait() == 0, second.log[-6000:]
 
     metrics = second.metrics()
@@ -95,12 +90,11 @@ def train_kill_resume(start, world, variant: list[str], kill_after: int, last: i
     return second, saved_state, final
 
 
-@pytest.mark.long  # two online steps are run in every CI by test_quickstart.py
 @pytest.mark.parametrize("variant", ["online", "offline"])
-def test_two_steps_of_either_schedule(start, world, variant):
+def test_two_steps_of_either_schedule(begin, variant):
     arguments = [*SMALL, f"variant={variant}", "pasodoble.rounds_per_step=8", "trainer.total_training_steps=2"]
     arguments += ["trainer.test_freq=2", "pasodoble.offline.proposer_updates=1", "pasodoble.offline.solver_updates=1"]
-    run = start(MODULE, *arguments, environment=world)
+    run = begin(*arguments)
     assert run.wait() == 0, run.log[-6000:]
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2]
@@ -112,9 +106,8 @@ def test_two_steps_of_either_schedule(start, world, variant):
     assert all(begin[role] != end[role] for role in ROLES), "both policies have learnt"
 
 
-@pytest.mark.long
-def test_online_train_kill_resume(start, world):
-    run, saved, final = train_kill_resume(start, world, ["variant=online"], kill_after=3, last=4)
+def test_online_train_kill_resume(begin):
+    run, saved, final = train_kill_resume(begin, ["variant=online"], kill_after=3, last=4)
     assert saved["documents_drawn"] == 2 * 5 and final["documents_drawn"] == 4 * 5
     problems = [json.loads(line) for line in (run.folder / "checkpoints/problems.jsonl").read_text().splitlines()]
     steps = [problem["step"] for problem in problems]
@@ -125,21 +118,19 @@ def test_online_train_kill_resume(start, world):
     assert leftovers.dead_runs() == []
 
 
-@pytest.mark.long
-def test_offline_train_kill_resume(start, world):
+def test_offline_train_kill_resume(begin):
     offline = ["variant=offline", "pasodoble.offline.proposer_updates=3", "pasodoble.offline.solver_updates=2"]
     # two iterations bring about a hundred questions, which would push all older ones out of the usual history
     offline.append("pasodoble.round.history_size=1000")
-    run, saved, final = train_kill_resume(start, world, offline, kill_after=3, last=4)
+    run, saved, final = train_kill_resume(begin, offline, kill_after=3, last=4)
     old, new = saved["buffer"]["questions"], final["buffer"]["questions"]
     assert 0 < len(old) < len(new) and new[: len(old)] == old
     assert final["documents_drawn"] > saved["documents_drawn"] > 0
 
 
-@pytest.mark.long
-def test_each_phase_of_the_offline_variant_changes_one_policy_only(start, world):
+def test_each_phase_of_the_offline_variant_changes_one_policy_only(begin):
     arguments = [*SMALL, "variant=offline", "trainer.total_training_steps=1"]
-    run = start(MODULE, *arguments, environment=world)
+    run = begin(*arguments)
     assert run.wait() == 0, run.log[-6000:]
     (metrics,) = run.metrics().values()
     assert metrics["game/updates/proposer"] == 10 and metrics["game/updates/solver"] == 5
@@ -149,10 +140,9 @@ def test_each_phase_of_the_offline_variant_changes_one_policy_only(start, world)
     assert end["proposer"] == between["proposer"] and end["solver"] != between["solver"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("frozen", "trained"), [("proposer", "solver"), ("solver", "proposer")])
-def test_a_frozen_role_stays_bit_identical(start, world, frozen, trained):
-    run = start(MODULE, *SMALL, f"pasodoble.train_{frozen}=false", "trainer.total_training_steps=10", environment=world)
+def test_a_frozen_role_stays_bit_identical(begin, frozen, trained):
+    run = begin(*SMALL, f"pasodoble.train_{frozen}=false", "trainer.total_training_steps=10")
     assert run.wait() == 0, run.log[-6000:]
     seen = [digest for _, digest in digests(run.log)]
     assert len(seen) == 11 and len({digest[frozen] for digest in seen}) == 1
@@ -163,19 +153,17 @@ def test_a_frozen_role_stays_bit_identical(start, world, frozen, trained):
         agree(values)
 
 
-@pytest.mark.long
-def test_skipped_rounds_leave_both_policies_bit_identical(start, world):
+def test_skipped_rounds_leave_both_policies_bit_identical(begin):
     arguments = [*SMALL, "pasodoble.round.tau_low=0.98", "trainer.total_training_steps=3"]
-    run = start(MODULE, *arguments, environment=world)
+    run = begin(*arguments)
     assert run.wait() == 0, run.log[-6000:]
     seen = [digest for _, digest in digests(run.log)]
     assert len(seen) == 4 and all(digest == seen[0] for digest in seen)
     assert all(metrics["game/skipped"] == 1 for metrics in run.metrics().values())
 
 
-@pytest.mark.long
-def test_each_role_on_devices_of_its_own(start, world):
-    run = start(MODULE, *SMALL, "pasodoble.layout=separate", "trainer.total_training_steps=2", environment=world)
+def test_each_role_on_devices_of_its_own(begin):
+    run = begin(*SMALL, "pasodoble.layout=separate", "trainer.total_training_steps=2")
     assert run.wait() == 0, run.log[-6000:]
     for metrics in run.metrics().values():
         agree(metrics)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import contextlib
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,8 +14,7 @@ import pytest
 
 from recipes.common.state import load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
-REPOSITORY = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SMALL = (
     "scale=toy",
     "data.train_batch_size=8",
@@ -34,13 +31,10 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope="session")
-def serl_world() -> Path:
-    """The toy world whose model writes problems, made once and cached between sessions."""
-    out = REPOSITORY / "outputs" / "toy_serl"
-    command = [sys.executable, str(REPOSITORY / "examples" / "toy" / "make.py"), "--format", "serl", "--out", str(out)]
-    subprocess.run([*command, "--seed", "0"], check=True, timeout=900, stdout=subprocess.DEVNULL)
-    return out
+@pytest.fixture
+def serl_world(world) -> Path:
+    """The toy world whose model writes problems."""
+    return world("serl")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from recipes.common.files import write_parquet
 from recipes.pasodoble.cold_start.records import write_dataset
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS, STEPS_PER_EPOCH, BATCH = 3, 6, 4
 SUMS = [(a, a * a % 83) for a in range(10, 10 + STEPS_PER_EPOCH * BATCH)]
@@ -62,7 +62,7 @@ class Training:
     def finish(self) -> None:
         process = self.start()
         try:
-            assert process.wait(timeout=1200) == 0, self.log.read_text(errors="replace")[-4000:]
+            assert process.wait(timeout=300) == 0, self.log.read_text(errors="replace")[-4000:]
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -80,12 +80,16 @@ class Training:
         tracker = self.folder / "latest_checkpointed_iteration.txt"
         return int(tracker.read_text()) if tracker.is_file() else 0
 
+    def file(self, step: int) -> Path:
+        return self.folder / f"global_step_{step}" / "huggingface" / "model.safetensors"
+
     def weights(self, step: int) -> dict:
-        return load_file(self.folder / f"global_step_{step}" / "huggingface" / "model.safetensors")
+        return load_file(self.file(step))
 
 
 @pytest.mark.parametrize("prepare", [for_pasodoble, pytest.param(for_step_ppo, marks=pytest.mark.long)])
-def test_a_killed_start_trains_every_epoch(prepare, toy_world, tmp_path):
+def test_a_killed_start_trains_every_epoch_once(prepare, toy_world, tmp_path):
+    """Against one that nobody killed; and what is finished is not trained again."""
     launcher, variables = prepare(tmp_path, toy_world / "model")
     whole = Training(launcher, variables, tmp_path / "whole")
     whole.finish()
@@ -101,20 +105,6 @@ def test_a_killed_start_trains_every_epoch(prepare, toy_world, tmp_path):
     assert all(made[name].equal(wanted[name]) for name in wanted)
     assert any(not early[name].equal(wanted[name]) for name in wanted)
 
-
-def test_a_finished_start_is_not_trained_again(toy_world, tmp_path):
-    launcher, variables = for_pasodoble(tmp_path, toy_world / "model")
-    training = Training(launcher, variables | {"BATCH_SIZE": str(len(SUMS))}, tmp_path / "out")
-    training.finish()
-    weights = training.folder / "global_step_3" / "huggingface" / "model.safetensors"
-    written = weights.stat().st_mtime_ns
-    training.finish()
-    assert training.saved_steps() == EPOCHS and weights.stat().st_mtime_ns == written
-
-
-def test_bad_input_is_one_sentence(toy_world, tmp_path):
-    launcher, variables = for_pasodoble(tmp_path, toy_world / "model")
-    training = Training(launcher, variables | {"BATCH_SIZE": "100"}, tmp_path / "out")
-    process = training.start()
-    assert process.wait(timeout=200) != 0
-    assert "sft: data.train_files has 24 records, fewer than one batch" in training.log.read_text()
+    written = killed.file(last).stat().st_mtime_ns
+    killed.finish()
+    assert killed.saved_steps() == last and killed.file(last).stat().st_mtime_ns == written

@@ -1,32 +1,71 @@
-"""SPPO as a user runs it: train, be killed, resume, export; and what a lost weight sync looks like."""
+"""SPPO as a user runs it, with rewards that fail: train, save, be killed, resume, export; and what a lost sync is."""
 
+import contextlib
+import json
+import signal
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
-HERE = str(Path(__file__).parent)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+HERE = Path(__file__).parent
 SAVE = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+FAULTY = (f"reward.custom_reward_function.path={HERE / 'faulty_rewards.py'}", "algorithm.reward_faults.time_limit=2")
 
 
-def test_train_kill_resume_export(start, small):
+def recorded(path: Path) -> list[dict]:
+    """The steps that the recording trainer has written; one that was being written is left out."""
+    steps = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            steps.append(json.loads(line))
+    return steps
+
+
+def check_targets(step: dict) -> None:
+    """What failed is not trained on, and of the rest each response's target is its win rate minus one half."""
+    skipped = {key for key, row in step["seen"].items() if row["reward"] is None}
+    assert skipped and not skipped & step["trained"].keys()
+    groups = defaultdict(list)
+    for row in step["trained"].values():
+        groups[row["uid"]].append(row)
+    for rows in groups.values():
+        rewards = torch.tensor([row["reward"] for row in rows])
+        expected = (torch.sign(rewards[:, None] - rewards).mean(1) + 1) / 2 - 0.5
+        assert torch.allclose(torch.tensor([row["advantage"] for row in rows]), expected, atol=1e-4)
+
+
+def test_train_on_faulty_rewards_save_kill_resume_export(start, small, tmp_path):
+    """One sample in ten fails; SIGUSR1 saves a step between the checkpoints, SIGKILL of the driver comes after it."""
     arguments = [*small, "preset=paper", "actor_rollout_ref.actor.ppo_mini_batch_size=32"]
-    arguments += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40", "trainer.save_freq=2", SAVE]
+    arguments += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40", "trainer.save_freq=4", SAVE]
     arguments += ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40", "trainer.total_training_steps=4"]
-    first = start("recipes.sppo.main", *arguments)
-    first.wait_for_step(3)
+    arguments += [*FAULTY, "algorithm.reward_faults.skip_share=0.5", "trainer.v1.trainer_mode=recording"]
+    environment = {"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": str(HERE)}
+
+    first = start("recipes.sppo.main", *arguments, environment=environment | {"RECORD_TO": str(tmp_path / "first")})
+    first.wait_for_step(1)
+    first.process.send_signal(signal.SIGUSR1)
+    first.wait_for_text("is saved, as asked")
+    checkpoints = first.folder / "outputs" / "checkpoints"
+    (folder,) = checkpoints.glob("*/*/global_step_*")
+    saved = int(folder.name.removeprefix("global_step_"))
+    assert saved in (1, 2)
+    first.wait_for_step(saved + 1)
     before = first.metrics()
     first.kill()
-    second = start("recipes.sppo.main", *arguments)
+
+    second = start("recipes.sppo.main", *arguments, environment=environment | {"RECORD_TO": str(tmp_path / "second")})
     assert second.wait() == 0, second.log[-6000:]
     metrics = second.metrics()
     assert sorted(metrics) == [1, 2, 3, 4]
-    assert metrics[1] == before[1] and metrics[2] == before[2], "the curve before the kill is kept"
-    assert "setting global step to 2" in second.log
+    assert all(metrics[step] == before[step] for step in range(1, saved + 1)), "the curve before the kill is kept"
+    assert f"setting global step to {saved}" in second.log
     for step in metrics.values():
         assert step["training/rollout_probs_diff_mean"] < 1e-5
         assert step["actor/grad_norm"] > 0
-    checkpoints = second.folder / "outputs" / "checkpoints"
     (exported,) = checkpoints.glob("*/*/global_step_4/actor/huggingface")
     from transformers import AutoModelForCausalLM
 
@@ -34,7 +73,16 @@ def test_train_kill_resume_export(start, small):
     from recipes.lifecycle import leftovers
 
     assert leftovers.dead_runs() == []
-    third = start("recipes.sppo.main", *arguments)
+
+    steps = recorded(tmp_path / "first") + recorded(tmp_path / "second")
+    assert {step["step"] for step in steps} == {1, 2, 3, 4}
+    for step in steps:
+        check_targets(step)
+    totals = sum((Counter(step) for step in metrics.values()), Counter())
+    for fault in ("skip/raised_RuntimeError", "skip/not_finite", "score/time_out", "score/crash"):
+        assert totals[f"reward_faults/{fault}"] > 0, fault
+
+    third = start("recipes.sppo.main", *arguments, environment=environment)
     assert third.wait(120) == 0
     assert "nothing is left to train" in third.log
 
@@ -50,10 +98,26 @@ def test_a_dropped_weight_sync_ends_the_run(start, small):
         "trainer.total_training_steps=5",
         "actor_rollout_ref.actor.optim.lr=1e-3",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-        environment={"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": HERE},
+        environment={"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": str(HERE)},
     )
     assert run.wait() == 1, run.log[-6000:]
     assert "rollout and actor disagree about the responses' tokens" in run.log
     difference = {step: data["training/rollout_probs_diff_mean"] for step, data in run.metrics().items()}
     assert difference[1] < 1e-5 and difference[2] > 1e-3
     assert max(difference) < 4, "two steps with the wrong weights are enough"
+
+
+@pytest.mark.long
+def test_beyond_the_budget_of_skips_the_run_stops_with_the_reason(start, small):
+    run = start(
+        "recipes.sppo.main",
+        *small,
+        *FAULTY,
+        "preset=grpo",
+        "trainer.total_training_steps=2",
+        "reward.custom_reward_function.name=always_raises",
+    )
+    assert run.wait() == 1, run.log[-6000:]
+    assert "256 of 256 samples could not be judged" in run.log
+    assert "the endpoint is down" in run.log
+    assert run.metrics() == {}

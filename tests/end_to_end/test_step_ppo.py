@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 

@@ -61,6 +61,7 @@ def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(checkout, name,
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_it_trains_for_two_steps(checkout, tmp_path):
     world = ROOT / "outputs" / "toy"

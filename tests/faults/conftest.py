@@ -13,7 +13,7 @@ _spec = importlib.util.spec_from_file_location("end_to_end_runs", Path(__file__)
 end_to_end = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(end_to_end)
 
-small, toy_world, start = end_to_end.small, end_to_end.toy_world, end_to_end.start
+small, world, toy_world, start = end_to_end.small, end_to_end.world, end_to_end.toy_world, end_to_end.start
 
 
 @pytest.fixture(autouse=True)

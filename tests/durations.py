@@ -1,0 +1,59 @@
+"""Run pytest as one lane of `tests/run.sh`: `python -P tests/durations.py LANE ARGUMENTS...`.
+
+Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds of every test file, outputs/failed_first.txt a
+line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED shuffles the files, and the
+tests of each.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+OUTPUTS = Path("outputs")
+
+
+class Lane:
+    """A plugin of pytest."""
+
+    def __init__(self, name: str):
+        self.name, self.seconds, self.tests = name, Counter(), Counter()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        seed = os.environ.get("RANDOM_ORDER")
+        if not seed:
+            return
+        generator = random.Random(seed)
+        files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+        generator.shuffle(files)
+        for tests in files:
+            generator.shuffle(tests)
+        items[:] = [item for tests in files for item in tests]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.seconds[file] += report.duration
+        self.tests[file] += report.when == "call"
+        if report.failed:
+            with (OUTPUTS / "failed_first.txt").open("a") as log:
+                log.write(f"{time.strftime('%F %T')} {self.name} {report.when} {report.nodeid}\n")
+
+    def pytest_sessionfinish(self) -> None:
+        lines = [f"{seconds:.1f}\t{self.tests[file]}\t{self.name}\t{file}" for file, seconds in self.seconds.items()]
+        (OUTPUTS / f"durations_{self.name}.tsv").write_text("".join(line + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    # In the background of a script it is ignored; so that fixtures clean up after one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As `python -m pytest` does.
+    sys.path.insert(0, os.getcwd())
+    OUTPUTS.mkdir(exist_ok=True)
+    sys.exit(pytest.main(sys.argv[2:], plugins=[Lane(sys.argv[1])]))
