@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build one environment for each row of tests/matrix/rows.txt, run the unit tests and two steps of every recipe in it,
-# and add what passed, with the commit, to outputs/matrix/results.jsonl:
+# Build one environment for each row of tests/matrix/run.py, run the unit tests and two steps of every recipe in it, and
+# add what passed, with the commit, to outputs/matrix/results.jsonl:
 #
 #     bash tests/matrix.sh [ROW ...]        (default: all rows)
 #
@@ -8,8 +8,6 @@
 # outputs/matrix/ROW. From the environment:
 #
 #   PYTHON   an interpreter, 3.11 or 3.12 (python3.11)
-#   UNITS    pytest arguments of the unit layer (tests/recipes tests/vllm_patches tests/reward_fns); the table names others
-#   RECIPES  recipes that train two steps (all five)
 #   KEEP     1 keeps the environments, and a kept one is used again
 
 set -uo pipefail

@@ -90,22 +90,6 @@ def train_kill_resume(begin, variant: list[str], kill_after: int, last: int):
     return second, saved_state, final
 
 
-@pytest.mark.parametrize("variant", ["online", "offline"])
-def test_two_steps_of_either_schedule(begin, variant):
-    arguments = [*SMALL, f"variant={variant}", "pasodoble.rounds_per_step=8", "trainer.total_training_steps=2"]
-    arguments += ["trainer.test_freq=2", "pasodoble.offline.proposer_updates=1", "pasodoble.offline.solver_updates=1"]
-    run = begin(*arguments)
-    assert run.wait() == 0, run.log[-6000:]
-    metrics = run.metrics()
-    assert sorted(metrics) == [1, 2]
-    for values in metrics.values():
-        agree(values)
-    assert metrics[2]["game/updates/proposer"] == metrics[2]["game/updates/solver"] == 2
-    assert any(key.startswith("val-") and key.endswith("/acc/mean@1") for key in metrics[2])
-    begin, *_, end = (digest for _, digest in digests(run.log))
-    assert all(begin[role] != end[role] for role in ROLES), "both policies have learnt"
-
-
 def test_online_train_kill_resume(begin):
     run, saved, final = train_kill_resume(begin, ["variant=online"], kill_after=3, last=4)
     assert saved["documents_drawn"] == 2 * 5 and final["documents_drawn"] == 4 * 5
