@@ -85,6 +85,10 @@ def test_joining_a_cluster(start, small, cluster):
 
 
 def test_an_address_nobody_answers_is_refused(start, small):
-    run = start("recipes.sppo.main", *small, environment={"RAY_ADDRESS": "127.0.0.1:1"})
-    assert run.wait(300) == 2
-    assert "no Ray cluster answers at 127.0.0.1:1" in run.log
+    with socket.socket() as silent:
+        # Taken, and nobody listens.
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        run = start("recipes.sppo.main", *small, environment={"RAY_ADDRESS": address})
+        assert run.wait(300) == 2
+        assert f"no Ray cluster answers at {address}" in run.log

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -179,10 +180,13 @@ def test_pip_failures_become_one_sentence(checkout, log, reason):
 
 
 def test_no_network_ends_in_one_sentence(checkout):
-    # A closed port of this machine stands for an index that nobody can reach.
-    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
-    nowhere |= {"PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
-    done = shell(checkout, "duets_install", **nowhere)
+    # A port that is taken and where nobody listens stands for an index that cannot be reached.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        nowhere = {"PIP_INDEX_URL": index, "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
+        nowhere |= {"PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+        done = shell(checkout, "duets_install", **nowhere)
     assert done.returncode == 1
     assert "torch 2.13.0 could not be installed: the package index cannot be reached" in done.stderr.splitlines()[-1]
     assert (checkout / ".venv" / ".verl-duets-unfinished").exists()
