@@ -2,18 +2,10 @@
 
 import os
 import signal
-import time
 
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
-
-
-def wait_for_text(run, text: str, seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while text not in run.log:
-        assert run.process.poll() is None and time.monotonic() < deadline, run.log[-6000:]
-        time.sleep(0.1)
 
 
 def test_save_end_and_go_on(start, small):
@@ -23,7 +15,7 @@ def test_save_end_and_go_on(start, small):
     first.wait_for_step(1)
     checkpoints = first.folder / "checkpoints"
     first.process.send_signal(signal.SIGUSR1)
-    wait_for_text(first, "is saved, as asked")
+    first.wait_for_text("is saved, as asked")
     (saved,) = checkpoints.glob("global_step_*")
     step = int(saved.name.rpartition("_")[2])
     first.wait_for_step(step + 1)
@@ -49,7 +41,7 @@ def test_asked_twice_the_step_is_given_up(start, small):
     first = start("recipes.sppo.main", *arguments, "trainer.save_freq=1")
     first.wait_for_step(1)
     first.process.send_signal(signal.SIGTERM)
-    wait_for_text(first, "exits with code 75")
+    first.wait_for_text("exits with code 75")
     first.process.send_signal(signal.SIGTERM)
     # Unless the step was just over.
     assert first.wait(120) in (143, 75), first.log[-6000:]
