@@ -185,4 +185,6 @@ def run_here(command: Command, monkeypatch, folder: Path) -> None:
         if path.suffix == ".parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
     monkeypatch.chdir(folder)
-    run(command.words[2], tuple(word for word in command.words[3:] if word != "..."), True, monkeypatch)
+    is_module = command.words[1] == "-m"
+    arguments = command.words[3 if is_module else 2 :]
+    run(module_of(command), tuple(word for word in arguments if word != "..."), is_module, monkeypatch)
