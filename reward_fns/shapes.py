@@ -20,7 +20,7 @@ _AND_OR = re.compile(
 _GROUPED = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!\d)")
 _MATRIX = re.compile(r"\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}\s*(?:\{[lcr|]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
 _ROW_END = re.compile(r"\\\\|\\cr(?![A-Za-z])")
-_EMPTY = frozenset({r"\emptyset", r"\{\}", r"\{ \}", r"\phi"})
+_EMPTY = frozenset({r"\emptyset", r"\{\}", r"\{ \}"})
 _MEMBER = re.compile(r"^(?:[A-Za-z](?:_\{?\w+\}?)?|\([A-Za-z](?:\s*,\s*[A-Za-z])+\))\s*\\in(?![A-Za-z])\s*(.+)$")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])\s*")
 _SIGN_FIRST = re.compile(r"(^|[=(,]\s*)\+")
@@ -49,7 +49,7 @@ def shape_of(text: str) -> Shape:
 
 
 def _structure(text: str) -> Shape:
-    if text in _EMPTY - {r"\phi"}:
+    if text in _EMPTY:
         return Shape("set", ())
     if matrix := _MATRIX.fullmatch(text):
         rows = [[cell.strip() for cell in row.split("&")] for row in _ROW_END.split(matrix[2]) if row.strip()]

@@ -2,17 +2,16 @@
 
 import asyncio
 import email.utils
-import json
 import pickle
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 from aiohttp import web
+from judge_server import hangs, nobody, raw, status
+from judge_server import listening as serving
 
 from reward_fns.completions import Answer, Completion, read_answer
 from reward_fns.endpoint import CircuitBreaker, Endpoint, EndpointSettings, retry_after, shown
@@ -21,63 +20,6 @@ from reward_fns.errors import EndpointError, OptionError
 LOGIN = "http://user:pass@"
 ASK = [{"role": "user", "content": "1+1"}]
 QUICK = {"timeout": 1.0, "attempts": 4, "first_wait": 0.01, "max_wait": 5.0, "key_variable": "TEST_KEY"}
-
-
-class Server:
-    """Plays `steps` one after the other, then the last one for ever; keeps what it was asked."""
-
-    def __init__(self, steps, delay=0.0):
-        self.steps, self.delay = steps, delay
-        self.requests, self.headers, self.paths, self.moments = [], [], [], []
-        self.under_way = self.most_under_way = 0
-        self.url = ""
-
-    async def handle(self, request):
-        body = json.loads(await request.text() or "null")
-        self.moments.append(time.monotonic())
-        self.requests.append(body)
-        self.headers.append(dict(request.headers))
-        self.paths.append(request.path)
-        step = self.steps[min(len(self.requests), len(self.steps)) - 1]
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
-        try:
-            await asyncio.sleep(self.delay)
-            return await step(request, body)
-        finally:
-            self.under_way -= 1
-
-
-@contextmanager
-def serving(*steps, delay=0.0):
-    server = Server(steps, delay)
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-
-    async def start():
-        app = web.Application(client_max_size=1 << 26)
-        app.router.add_route("*", "/{path:.*}", server.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-        ready.set()
-        return runner
-
-    def work():
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    assert ready.wait(20)
-    try:
-        yield server
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)
 
 
 def says(*texts, **usage):
@@ -91,24 +33,6 @@ def says(*texts, **usage):
         return web.json_response({"choices": choices[::-1], "usage": usage or None})
 
     return step
-
-
-def status(code, text="scripted", **headers):
-    async def step(request, body):
-        return web.json_response({"error": {"message": text}}, status=code, headers=headers)
-
-    return step
-
-
-def raw(text, content_type="application/json"):
-    async def step(request, body):
-        return web.Response(text=text, content_type=content_type)
-
-    return step
-
-
-async def hangs(request, body):
-    await asyncio.sleep(3600)
 
 
 async def drips(request, body):
@@ -220,8 +144,8 @@ def test_a_redirect_is_refused_with_its_target_and_the_key_goes_nowhere_else(cod
 
 
 def test_nobody_there():
-    with pytest.raises(EndpointError, match="cannot be reached") as caught:
-        chat("http://127.0.0.1:9/v1", attempts=2)
+    with nobody() as url, pytest.raises(EndpointError) as caught:
+        chat(url, attempts=2)
     assert caught.value.reason == "unreachable"
 
 

@@ -42,14 +42,14 @@ def test_what_has_no_meaning_is_refused(text):
         tree(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 10**30), st.integers(1, 10**30), st.integers(0, 10**30))
 def test_rational_values_are_exact(a, b, c):
     value, _ = constant(tree(rf"\frac{{{a}}}{{{b}}}-{c}"))
     assert value == Fraction(a, b) - c
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.integers(2, 50), st.integers(1, 300))
 def test_a_difference_is_seen_however_small(n, exponent):
     root = rf"\sqrt{{{n * n + 1}}}"
@@ -57,7 +57,7 @@ def test_a_difference_is_seen_however_small(n, exponent):
     assert same_value(tree(root), tree(rf"{root}+10^{{-{exponent}}}-10^{{-{exponent}}}"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=5), st.integers(-9, 9).filter(bool))
 def test_polynomials_equal_their_factored_form_and_nothing_near_it(coefficients, slip):
     text = "+".join(f"({c})x^{{{place}}}" for place, c in enumerate(coefficients))
@@ -128,7 +128,7 @@ def test_multiples_of_an_equation_and_nothing_else():
 ENDS = st.integers(-6, 6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(ENDS, ENDS, st.booleans(), st.booleans())
 def test_a_complement_taken_twice_is_the_set(low, width, left, right):
     high = low + abs(width) + 1

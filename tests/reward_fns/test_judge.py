@@ -1,20 +1,18 @@
 """The judge against a real HTTP server that refuses, hangs, fails, talks nonsense, and is talked into lies."""
 
 import asyncio
-import json
-import time
 
 import pytest
 from aiohttp import web
 from judge_server import completion, hangs, prefers, raw, says, serving, status, word_in
 
 from reward_fns.back_pressure import BackPressure
-from reward_fns.endpoint import CircuitBreaker
 from reward_fns.errors import JudgeError, OptionError
 from reward_fns.judge import Judge, JudgeOptions, compute_score, win_rates
 from reward_fns.result import VERL_KEYS, Fail, Score, Skip
 from reward_fns.verdict import read_verdict, shorten
 
+USAGE = {"prompt_tokens": 100, "completion_tokens": 7}
 QUICK = {"timeout": 0.5, "deadline": 5.0, "max_wait": 0.05, "attempts": 3}
 
 
@@ -44,19 +42,13 @@ def test_a_grade():
     ("steps", "reason", "requests"),
     [
         ([status(500)], "judge_status_500", 3),
-        ([status(429, **{"Retry-After": "0"})], "judge_status_429", 3),
-        ([status(429, **{"Retry-After": "nan"})], "judge_status_429", 3),
         ([status(400)], "judge_status_400", 1),
-        ([hangs()], "judge_time_out", 3),
-        ([raw('{"choices": [{"mess')], "judge_unusable_verdict", 3),
+        ([hangs], "judge_time_out", 3),
         ([raw("[]")], "judge_unusable_verdict", 3),
-        ([raw('{"choices": []}')], "judge_unusable_verdict", 3),
         ([says("no verdict at all")], "judge_unusable_verdict", 3),
         ([says("{word}: NaN")], "judge_unusable_verdict", 3),
-        ([says("{word}: inf")], "judge_unusable_verdict", 3),
         ([says("{word}: 7\n{word}: 3")], "judge_unusable_verdict", 3),
         ([says("{word}: 11")], "judge_out_of_range", 1),
-        ([says("{word}: -1")], "judge_out_of_range", 1),
     ],
 )
 def test_what_is_no_verdict_is_a_skip_after_bounded_tries(steps, reason, requests):
@@ -72,11 +64,6 @@ def test_a_refusal_is_a_fail_at_once(code):
     with serving(status(code)) as (address, script):
         assert grade(address) == Fail(f"judge_status_{code}")
     assert len(script.requests) == 1
-
-
-def test_nobody_there_is_a_skip():
-    result = grade("http://127.0.0.1:9/v1")
-    assert isinstance(result, Skip) and result.reason.startswith("judge_unreachable")
 
 
 def test_it_recovers_within_its_tries():
@@ -122,42 +109,6 @@ def test_an_empty_response_is_not_sent():
         assert grade(address, " ") == Score(0.0, "empty_response")
         assert grade(address, None) == Score(0.0, "not_text")
     assert script.requests == []
-
-
-def test_the_circuit_opens_and_closes_again():
-    async def main(address):
-        judge = Judge(JudgeOptions(address, "m", **QUICK | {"attempts": 1}, failures_in_a_row=3, cooldown=0.4))
-        first = [await judge.grade("q", "r") for _ in range(6)]
-        await asyncio.sleep(0.5)
-        later = [await judge.grade("q", f"r{number}") for number in range(2)]
-        await judge.close()
-        return first, later
-
-    with serving(status(500), status(500), status(500), says("{word}: 10")) as (address, script):
-        first, later = asyncio.run(main(address))
-    assert [r.reason for r in first] == ["judge_status_500"] * 3 + ["judge_circuit_open"] * 3
-    assert [r.value for r in later] == [1.0, 1.0]
-    assert len(script.requests) == 5
-
-
-def test_a_half_open_circuit_lets_one_call_try():
-    now = [0.0]
-    breaker = CircuitBreaker(2, 10.0, clock=lambda: now[0])
-    assert breaker.allows()
-    breaker.record(False)
-    breaker.record(False)
-    assert not breaker.allows()
-    now[0] = 11.0
-    assert [breaker.allows(), breaker.allows()] == [True, False]
-    breaker.record(True)
-    assert breaker.allows() and breaker.allows()
-
-
-def test_total_time_is_bounded():
-    with serving(hangs()) as (address, _):
-        started = time.monotonic()
-        result = ask(address, "grade", "q", "r", options=QUICK | {"timeout": 30.0, "deadline": 1.0})
-    assert result == Skip("judge_time_out") and time.monotonic() - started < 3
 
 
 def test_a_preference_matrix_is_of_two_orders_and_adds_up_to_one():
@@ -208,17 +159,6 @@ def test_compute_score_reaches_verl_with_its_keys():
         asyncio.run(compute_score("d", "text", "gold", model="m"))
 
 
-def counted(text, prompt_tokens=100, completion_tokens=7):
-    """Answers like `says`, with a count of tokens."""
-
-    async def step(body):
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": 0}
-        reply = completion(text.replace("{word}", word_in(body)))
-        return web.json_response(json.loads(reply.text) | {"usage": usage})
-
-    return step
-
-
 def test_verdicts_are_remembered_and_tokens_counted():
     async def main(address, **options):
         judge = Judge(JudgeOptions(address, "m", **QUICK, **options))
@@ -227,13 +167,13 @@ def test_verdicts_are_remembered_and_tokens_counted():
         await judge.close()
         return values, other_range.value, judge.cost
 
-    with serving(counted("hm"), counted("{word}: 5")) as (address, script):
+    with serving(says("hm", USAGE), says("{word}: 5", USAGE)) as (address, script):
         values, other_range, cost = asyncio.run(main(address))
     assert values == [0.5] * 4 and other_range == 0.25
     assert (cost.verdicts, cost.remembered, len(script.requests)) == (5, 2, 4)
     assert (cost.prompt_tokens, cost.completion_tokens) == (400, 28), "a reply without a verdict costs tokens too"
     for options in ({"temperature": 0.7}, {"cache_size": 0}):
-        with serving(counted("{word}: 5")) as (address, script):
+        with serving(says("{word}: 5", USAGE)) as (address, script):
             assert asyncio.run(main(address, **options))[2].remembered == 0
         assert len(script.requests) == 5
 
@@ -242,7 +182,7 @@ def test_many_verdicts_at_a_time_give_way_to_an_overloaded_endpoint():
     """The endpoint serves four at a time and turns the rest away; every verdict is had all the same."""
     now, most, turned_away = 0, 0, 0
 
-    async def step(body):
+    async def step(request, body):
         nonlocal now, most, turned_away
         now += 1
         most = max(most, now)

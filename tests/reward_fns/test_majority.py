@@ -136,7 +136,7 @@ KEYS = [f"k{number}" for number in range(9)]
 PAIRS = st.sets(st.tuples(st.sampled_from(KEYS), st.sampled_from(KEYS)).filter(lambda pair: pair[0] < pair[1]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(PAIRS, st.randoms(use_true_random=False))
 def test_a_class_never_spans_what_pairs_separate(pairs, rng):
     classes = group_equal(KEYS, pairs)
@@ -153,7 +153,7 @@ def test_a_class_never_spans_what_pairs_separate(pairs, rng):
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=len(KEYS), max_size=len(KEYS)))
 def test_what_is_transitive_stays_together(labels):
     pairs = [(a, b) for i, a in enumerate(KEYS) for j, b in enumerate(KEYS) if i < j and labels[i] == labels[j]]
@@ -169,7 +169,7 @@ def test_a_percentage_is_no_bridge():
     assert majority_vote(boxed("0.5", "0.5", r"50\%", "50", "50", "50")).rewards == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(POOL_OF_ANSWERS), max_size=12), st.randoms(use_true_random=False))
 def test_the_order_of_the_responses_does_not_matter(answers, rng):
     responses = boxed(*answers)
@@ -186,7 +186,7 @@ def test_the_order_of_the_responses_does_not_matter(answers, rng):
     assert shuffled.entropy == pytest.approx(vote.entropy)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(POOL_OF_ANSWERS), min_size=1, max_size=12))
 def test_rewards_mark_one_class(answers):
     vote = majority_vote(boxed(*answers))

@@ -93,7 +93,7 @@ def test_a_response_that_hangs_scores_zero_but_a_gold_answer_that_hangs_is_skipp
     slow = score(rf"\boxed{{{tower}}}", "43", mode="lenient", time_limit=1.0)
     assert (slow.value, slow.reason) == (0.0, "time_out") and slow.seconds > 0.9
     strict = score(rf"\boxed{{{tower}}}", r"\sqrt{2}", time_limit=1.0)
-    assert (strict.value, strict.reason) == (0.0, "wrong") and strict.seconds < 0.5, "nothing is worked out to its end"
+    assert (strict.value, strict.reason) == (0.0, "wrong"), "worked out to its end it would be a time-out"
     for _ in range(2):
         result = score(r"\boxed{2^{10}}", "6^{6^{6^{6}}}", time_limit=1.0)
         assert isinstance(result, Skip) and result.reason == "gold_unparsable"

@@ -17,7 +17,7 @@ def votes(draw):
 
 
 @given(votes(), st.sampled_from(["silent", "vote"]))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 def test_equals_the_mean_over_every_ordered_choice(vote, abstention):
     classes, right, k = vote
     orders = list(permutations(classes, k))
