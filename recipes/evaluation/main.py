@@ -86,8 +86,6 @@ def evaluate(settings: Settings) -> dict[str, Any]:
     files.write_json(settings.output_dir / "run_card.json", run_card(settings.config, sources, cards))
     files.write(settings.output_dir / "summary.md", presentation.markdown(summary))
     presentation.plot_pass_at_k(summary, settings.output_dir / "pass_at_k.png")
-    if summary["models"]:
-        presentation.plot_comparison(summary, f"pass@{settings.metrics.k[0]}", settings.output_dir / "comparison.png")
     return summary
 
 
@@ -280,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         print(f"evaluation: {error}", file=sys.stderr)
         return 2
-    presentation.print_tables(summary)
+    print(presentation.markdown(summary))
     print(f"wrote {settings.output_dir}")
     return 0
 

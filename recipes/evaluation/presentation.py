@@ -15,66 +15,8 @@ def reading_of(name: str) -> str:
     return reading if reading in READINGS else ""
 
 
-def print_tables(summary: Summary) -> None:
-    """Print one table of all models and benchmarks and one of all comparisons."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title="Evaluation", title_justify="left")
-    for column in ("model", "benchmark", "metric", "score", "interval", "denominator", "truncated"):
-        table.add_column(column, overflow="fold")
-    for model, benchmarks in summary["models"].items():
-        for benchmark, result in benchmarks.items():
-            for metric, found in result["metrics"].items():
-                table.add_row(
-                    model,
-                    benchmark,
-                    metric,
-                    f"{100 * found['mean']:.2f}",
-                    f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}]".replace("[", r"\["),
-                    f"{result['denominator']['rule']}: {result['counted_problems']} of {result['problems']} problems",
-                    f"{100 * result['truncated']:.1f}%",
-                )
-    for model, name, result in _macros(summary):
-        for metric, found in result["metrics"].items():
-            bounds = rf"\[{100 * found['low']:.2f}, {100 * found['high']:.2f}]"
-            table.add_row(
-                model,
-                f"macro {name}",
-                metric,
-                f"{100 * found['mean']:.2f}",
-                bounds,
-                _parts(result),
-                f"{100 * result['truncated']:.1f}%",
-            )
-    console.print(table)
-    for title, header, rows in partner_tables(summary):
-        table = Table(*header, title=title, title_justify="left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    if summary["comparisons"]:
-        table = Table(title="Paired comparisons, second minus first", title_justify="left")
-        for column in ("first", "second", "benchmark", "metric", "difference", "interval", "p", "test"):
-            table.add_column(column, overflow="fold")
-        for found in summary["comparisons"]:
-            difference = found["difference"]
-            table.add_row(
-                found["first"],
-                found["second"],
-                found["benchmark"],
-                found["metric"],
-                f"{100 * difference['mean']:+.2f}",
-                rf"\[{100 * difference['low']:+.2f}, {100 * difference['high']:+.2f}]",
-                f"{found['p_value']:.3g}",
-                found["method"],
-            )
-        console.print(table)
-
-
 def markdown(summary: Summary) -> str:
-    """The main table as Markdown, in percent with intervals; beside every number the share of truncated responses."""
+    """The tables as Markdown, in percent with intervals; beside every score the share of truncated responses."""
     lines = ["| model | benchmark | metric | score [interval] | denominator | truncated |", "|---|---|---|---|---|---|"]
     for model, benchmarks in summary["models"].items():
         for benchmark, result in benchmarks.items():
@@ -94,6 +36,21 @@ def markdown(summary: Summary) -> str:
     for title, header, rows in partner_tables(summary):
         lines += ["", f"{title}:", "", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
         lines += [f"| {' | '.join(row)} |" for row in rows]
+    if summary["comparisons"]:
+        header = ["first", "second", "benchmark", "metric", "difference [interval]", "p", "test"]
+        lines += [
+            "",
+            "Paired comparisons, second minus first:",
+            "",
+            f"| {' | '.join(header)} |",
+            "|---" * len(header) + "|",
+        ]
+    for found in summary["comparisons"]:
+        mean, low, high = (100 * found["difference"][key] for key in ("mean", "low", "high"))
+        lines.append(
+            f"| {found['first']} | {found['second']} | {found['benchmark']} | {found['metric']} | {mean:+.2f} "
+            f"[{low:+.2f}, {high:+.2f}] | {found['p_value']:.3g} | {found['method']} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -208,29 +165,3 @@ def plot_pass_at_k(summary: Summary, output: Path) -> bool:
         axes.legend()
     figure.savefig(output, dpi=150)
     return True
-
-
-def plot_comparison(summary: Summary, metric: str, output: Path) -> None:
-    """Draw one metric of all models as bars with intervals, grouped by benchmark."""
-    from matplotlib.figure import Figure
-
-    benchmarks = list(dict.fromkeys(name for found in summary["models"].values() for name in found))
-    models = list(summary["models"])
-    figure = Figure(figsize=(max(5, 1.2 * len(benchmarks) * max(1, len(models) * 0.5)), 4), layout="constrained")
-    axes = figure.add_subplot()
-    width = 0.8 / len(models)
-    for number, model in enumerate(models):
-        places, heights, below, above = [], [], [], []
-        for position, benchmark in enumerate(benchmarks):
-            found = summary["models"][model].get(benchmark, {}).get("metrics", {}).get(metric)
-            if found:
-                places.append(position + (number - (len(models) - 1) / 2) * width)
-                heights.append(100 * found["mean"])
-                below.append(100 * (found["mean"] - found["low"]))
-                above.append(100 * (found["high"] - found["mean"]))
-        axes.bar(places, heights, width, yerr=[below, above], capsize=3, label=model)
-    axes.set_xticks(range(len(benchmarks)), benchmarks, rotation=20)
-    axes.set(ylabel=f"{metric} (%)")
-    axes.grid(axis="y", alpha=0.3)
-    axes.legend()
-    figure.savefig(output, dpi=150)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation import generation, partner_readings, presentation
+from recipes.evaluation import generation, partner_readings
 from recipes.evaluation.main import evaluate
 from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.settings import read_settings
@@ -80,7 +80,6 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(generation.Generator, "_load", load)
     monkeypatch.setattr(generation, "model_folder", lambda path, merged: path)
     monkeypatch.setattr(partner_readings, "VllmEngine", lambda source, options: engines[source.rpartition("/")[2]])
-    monkeypatch.setattr(presentation, "plot_comparison", lambda *arguments: None)
 
     def run(*overrides, folder="out"):
         arguments = [
@@ -96,7 +95,7 @@ def world(tmp_path, monkeypatch):
     return SimpleNamespace(run=run, engines=engines, folder=tmp_path / "out")
 
 
-def test_handoffs_stand_beside_solo_with_ratio_gap_and_tables(world, capsys):
+def test_handoffs_stand_beside_solo_with_ratio_gap_and_tables(world):
     summary = world.run("partner.readings=[sentence_handoff]", "handoff.separator='. '", "macro={all: [toy]}")
     models = summary["models"]
     assert set(models) == {"senior", "senior+sentence_handoff"}
@@ -109,8 +108,7 @@ def test_handoffs_stand_beside_solo_with_ratio_gap_and_tables(world, capsys):
     text = (world.folder / "summary.md").read_text()
     assert "| senior | toy | pass@1 | 66.67 | 0.00 | 0.000 | +66.67 |" in text
     assert "| senior | macro all | pass@1 | 66.67 | 0.00 | 0.000 | +66.67 |" in text
-    presentation.print_tables(summary)
-    assert "Handoffs, in percent" in capsys.readouterr().out
+    assert "Handoffs, in percent:" in text
 
 
 def test_a_ratio_to_nothing_is_unknown_and_no_zero(world):
@@ -127,6 +125,11 @@ def test_legibility_of_what_the_partner_can_read(world, capsys):
     summary = world.run("partner.readings=[legibility]")
     assert summary["models"]["senior"]["toy"]["legibility"] == {"tokens": 0, "responses_left_out": 3}
     assert "legibility of senior on toy has no value: 3 responses" in capsys.readouterr().out
+
+
+def test_two_models_are_compared_in_the_table(world):
+    world.run("models=[m/senior,m/junior]", "partner.readings=[legibility]")
+    assert "| senior | junior | toy | pass@1 | -66.67 [" in (world.folder / "summary.md").read_text()
 
 
 def test_a_reading_that_fails_is_named_and_ends_the_evaluation(world):

@@ -80,7 +80,9 @@ def test_the_share_counts_the_responses_of_groups_that_failed():
 
     async def step(request, body):
         undecidable = "undecidable" in body["messages"][1]["content"]
-        return await (judge_server.says("I cannot decide.") if undecidable else judge_server.prefers(int))(request, body)
+        return await (judge_server.says("I cannot decide.") if undecidable else judge_server.prefers(int))(
+            request, body
+        )
 
     metrics, _ = ask(step, judged, failed)
     assert metrics == {"sppo/judged_share": 0.4}
