@@ -159,15 +159,14 @@ def test_the_portable_path_trains(start, small, junior):
 
 
 @pytest.mark.long
-def test_the_portable_path_trains_on_drafts_and_on_the_juniors_tokens(start, small, junior):
-    """The junior drafts six tokens at a time; its tokens weigh a tenth, and only the senior's are compared."""
+def test_the_portable_path_trains_on_the_juniors_tokens(start, small, junior):
+    """The junior's tokens weigh a tenth, and only the senior's are compared."""
     run = start(
         "recipes.tandem.main",
         *small,
         "preset=portable",
         f"algorithm.tandem.portable.junior_url={junior}",
         "algorithm.tandem.portable.junior_name=toy",
-        "algorithm.tandem.portable.draft_tokens=6",
         "algorithm.tandem.junior_token_loss_weight=0.1",
         "trainer.total_training_steps=2",
     )

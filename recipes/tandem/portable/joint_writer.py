@@ -1,7 +1,7 @@
 """Generate a response with the senior on any of verl's engines and the junior behind an OpenAI-compatible endpoint.
 
 :class:`JointWriter` takes the place of verl's server in an agent loop: for one response it lets the two engines write
-in turns (``handover.py``, or in rounds, ``rounds.py``) and returns what a tandem engine would, mask included.
+in turns (``handover.py``) and returns what a tandem engine would, mask included.
 """
 
 import functools
@@ -11,7 +11,6 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from recipes.tandem.portable.handover import write_jointly
-from recipes.tandem.portable.rounds import write_in_rounds
 from recipes.tandem.portable.settings import PortableSettings
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint
@@ -98,18 +97,15 @@ class JointWriter:
             )
 
         alone = params.selection_strategy == "senior"
-        write, settings = write_jointly, self._settings
-        if settings.draft_tokens is not None:
-            write = functools.partial(write_in_rounds, draft_tokens=settings.draft_tokens)
         try:
-            response = await write(
+            response = await write_jointly(
                 prompt_ids,
                 {SENIOR: senior, JUNIOR: junior},
                 params,
                 self._boundaries.of(params.strategy.boundary),
                 stop_ids=self._stop_ids,
                 max_tokens=longest,
-                chunk_tokens=longest if alone else settings.chunk_tokens,
+                chunk_tokens=longest if alone else self._settings.chunk_tokens,
             )
         except EndpointError as error:
             return TokenOutput(token_ids=[], extra_fields={ENDPOINT_FAULT: f"the junior's endpoint {error}"})

@@ -23,8 +23,6 @@ class PortableSettings:
         junior_name: the name under which the endpoint serves the junior.
         tandem_config: who writes which token: the settings of a tandem engine, its device settings left out.
         chunk_tokens: most tokens asked of an author for one turn; at the paper's settings a turn lasts about three.
-        draft_tokens: the junior drafts this many tokens at a time and the senior writes its turns among them
-            (`rounds.py`); None asks for one turn after the other (`handover.py`).
         timeout: seconds for one request to the endpoint.
         max_retries: of a request that times out or meets a server error, with growing pauses.
 
@@ -36,7 +34,6 @@ class PortableSettings:
     junior_name: Annotated[str, Field(min_length=1)]
     tandem_config: dict[str, Any]
     chunk_tokens: Count = 8
-    draft_tokens: Count | None = None
     timeout: Positive = 600.0
     max_retries: CountOrZero = 6
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from recipes.tandem.portable.handover import chunk_seed, write_jointly
-from recipes.tandem.portable.rounds import write_in_rounds
 from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams, authorship
 
 VOCABULARY, STOP = 40, 39
@@ -23,12 +22,9 @@ def params_of(name, request, p=0.5):
     return ScheduleParams(selection_strategy=name, prob_senior=p, max_gap_tokens=5, chunk_size=3, request=request)
 
 
-def write(prompt, authors, params, draft_tokens=None, **kwargs):
-    """Turn after turn, or in rounds of `draft_tokens`."""
+def write(prompt, authors, params, **kwargs):
     options = {"stop_ids": {STOP}, "max_tokens": 60, "chunk_tokens": 8} | kwargs
-    if draft_tokens is None:
-        return asyncio.run(write_jointly(prompt, authors, params, BOUNDARY, **options))
-    return asyncio.run(write_in_rounds(prompt, authors, params, BOUNDARY, draft_tokens=draft_tokens, **options))
+    return asyncio.run(write_jointly(prompt, authors, params, BOUNDARY, **options))
 
 
 def greedy(model):
@@ -76,24 +72,23 @@ def models():
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize(("chunk_tokens", "draft_tokens"), [(1, None), (8, None), (8, 1), (3, 6)])
-def test_greedy_responses_equal_the_plain_loop(models, name, chunk_tokens, draft_tokens):
+@pytest.mark.parametrize("chunk_tokens", [1, 8])
+def test_greedy_responses_equal_the_plain_loop(models, name, chunk_tokens):
     authors = {author: greedy(model) for author, model in models.items()}
     switches = 0
     for request in range(2):
         prompt, params = [request + 1, 7, 5], params_of(name, request)
-        found = write(prompt, authors, params, draft_tokens, chunk_tokens=chunk_tokens, max_tokens=16)
+        found = write(prompt, authors, params, chunk_tokens=chunk_tokens, max_tokens=16)
         assert (found.token_ids, found.authorship_mask) == turn_by_turn(prompt, models, params, 16)
         assert found.authorship_mask == authorship(found.token_ids, params, BOUNDARY)
         switches += len(set(found.authorship_mask)) - 1
     assert switches or name in ("senior", "junior", "sentence", "word")
 
 
-@pytest.mark.parametrize("draft_tokens", [None, 5])
-def test_the_same_model_twice_writes_what_it_writes_alone(models, draft_tokens):
+def test_the_same_model_twice_writes_what_it_writes_alone(models):
     for name in STRATEGIES:
         authors = {1: greedy(models[1]), 0: greedy(models[1])}
-        both = write([3, 4], authors, params_of(name, 5), draft_tokens, max_tokens=16)
+        both = write([3, 4], authors, params_of(name, 5), max_tokens=16)
         alone = asyncio.run(greedy(models[1])([3, 4], 16, 0))
         assert both.token_ids == alone
 
@@ -121,17 +116,14 @@ def scripted(offset, near=False):
     st.floats(0, 1),
     st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=4),
     st.integers(1, 12),
-    st.none() | st.integers(1, 12),
     st.booleans(),
     st.integers(1, 50),
 )
-def test_scripted_trajectories_equal_the_plain_loop(
-    name, request, p, prompt, chunk_tokens, draft_tokens, near, max_tokens
-):
+def test_scripted_trajectories_equal_the_plain_loop(name, request, p, prompt, chunk_tokens, near, max_tokens):
     senior, junior = scripted(1, near), scripted(2, near)
     params = params_of(name, request, p)
     authors = {1: senior[1], 0: junior[1]}
-    found = write(prompt, authors, params, draft_tokens, chunk_tokens=chunk_tokens, max_tokens=max_tokens)
+    found = write(prompt, authors, params, chunk_tokens=chunk_tokens, max_tokens=max_tokens)
     schedule, tokens = AuthorSchedule(params, BOUNDARY), []
     while len(tokens) < max_tokens and STOP not in tokens:
         tokens.append((senior if schedule.author else junior)[0]([*prompt, *tokens]))
@@ -180,25 +172,18 @@ def test_sampled_responses_have_the_joint_distribution():
             assert abs(found[tokens, mask] / count - p) <= 5 * sd
 
 
-def test_requests_and_waste_are_counted(models):
-    found = write([2], {a: greedy(m) for a, m in models.items()}, params_of("alternating", 0), max_tokens=6)
-    assert found.requests == found.trips == 6 and found.discarded > 0
-
-
-@pytest.mark.parametrize("draft_tokens", [None, 8])
 @pytest.mark.parametrize("answer", [[], [1] * 9])
-def test_a_faulty_author_is_an_error(answer, draft_tokens):
+def test_a_faulty_author_is_an_error(answer):
     async def continue_from(*_):
         return answer
 
     with pytest.raises(RuntimeError, match=f"wrote {len(answer)} tokens"):
-        write([1], {1: continue_from, 0: continue_from}, params_of("word", 0), draft_tokens)
+        write([1], {1: continue_from, 0: continue_from}, params_of("word", 0))
 
 
-@pytest.mark.parametrize("draft_tokens", [None, 8])
-def test_word_align_before_has_no_portable_path(draft_tokens):
+def test_word_align_before_has_no_portable_path():
     with pytest.raises(ValueError, match="no portable path"):
-        write([1], {1: None, 0: None}, ScheduleParams(word_align="before"), draft_tokens)
+        write([1], {1: None, 0: None}, ScheduleParams(word_align="before"))
 
 
 def test_chunk_seeds_are_apart():

@@ -16,6 +16,7 @@ from verl.workers.rollout.replica import TokenOutput
 from recipes.common.settings import read
 from recipes.errors import ConfigError
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT
+from recipes.tandem.engine_settings import KEY
 from recipes.tandem.portable.agent_loop import PortableTandemAgentLoop
 from recipes.tandem.portable.settings import BLOCK, PortableSettings
 from vllm_patches.tandem.config import request_settings
@@ -163,11 +164,10 @@ def turn_by_turn(prompt, index):
     return tokens, mask
 
 
-@pytest.mark.parametrize("draft_tokens", [None, 1, 6])
-def test_two_engines_write_what_the_plain_loop_writes(junior, tokenizer, draft_tokens):
+def test_two_engines_write_what_the_plain_loop_writes(junior, tokenizer):
     senior, seen = Senior(), set()
     for index in range(16, 22):
-        output = run(senior, junior.url, tokenizer, index=index, draft_tokens=draft_tokens)
+        output = run(senior, junior.url, tokenizer, index=index)
         tokens, mask = turn_by_turn(output.prompt_ids, index)
         emitted = len(tokens)
         assert output.response_ids[:emitted] == tokens and output.response_mask[:emitted] == mask
@@ -179,13 +179,12 @@ def test_two_engines_write_what_the_plain_loop_writes(junior, tokenizer, draft_t
     assert len(seen) > 1 and any(0 < sum(mask) < len(mask) for mask in seen)
     assert all(asked["max_tokens"] <= 4 and "extra_args" not in asked for asked in senior.asked)
     assert {(body["temperature"], body["top_p"], body["model"]) for body in junior.asked} == {(0.6, 0.9, "junior")}
-    assert max(body["max_tokens"] for body in junior.asked) == (draft_tokens or 4)
+    assert max(body["max_tokens"] for body in junior.asked) == 4
 
 
-@pytest.mark.parametrize("draft_tokens", [None, 6])
-def test_solo_validation_leaves_the_junior_alone(junior, tokenizer, draft_tokens):
+def test_solo_validation_leaves_the_junior_alone(junior, tokenizer):
     senior = Senior()
-    output = run(senior, junior.url, tokenizer, validation="solo", draft_tokens=draft_tokens)
+    output = run(senior, junior.url, tokenizer, validation="solo")
     assert len(senior.asked) == 1 and junior.asked == []
     assert set(output.response_mask[: output.extra_fields[COUNTS]["tokens"]]) == {1}
 
@@ -207,28 +206,27 @@ def test_a_passing_fault_of_the_endpoint_is_retried(junior, tokenizer):
         ),
     ],
 )
-@pytest.mark.parametrize("draft_tokens", [None, 6])
-def test_a_lasting_fault_excludes_the_response(junior, tokenizer, answer, sentence, draft_tokens):
+def test_a_lasting_fault_excludes_the_response(junior, tokenizer, answer, sentence):
     junior.faults = [answer] * 20
-    outputs = [run(Senior(), junior.url, tokenizer, index=index, draft_tokens=draft_tokens) for index in range(3)]
+    outputs = [run(Senior(), junior.url, tokenizer, index=index) for index in range(3)]
     (fault, *_) = [o.extra_fields["reward_extra_info"][FAULT] for o in outputs if "reward_extra_info" in o.extra_fields]
     assert "the junior's endpoint" in fault and sentence in fault
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "key"),
     [
-        ({"junior_url": None}, "junior_url must be a valid string"),
-        ({"junior_url": "localhost:8000"}, "junior_url: String should match|junior_url must match"),
-        ({"junior_name": None}, "junior_name must be a valid string"),
-        ({"chunk_tokens": 0}, "chunk_tokens must be greater"),
-        ({"draft_tokens": 0}, "draft_tokens must be greater"),
-        ({"timeout": -1}, "timeout must be greater than 0"),
-        ({"chunks": 3}, "unknown key algorithm.tandem.portable.chunks"),
-        ({"tandem_config": {"junior_model": "m", "word_align": "before"}}, "set it to after"),
-        ({"tandem_config": {"junior_model": "m", "prob_senior": 2}}, "prob_senior"),
+        ({"junior_url": None}, f"{BLOCK}.junior_url"),
+        ({"junior_url": "localhost:8000"}, f"{BLOCK}.junior_url"),
+        ({"junior_name": None}, f"{BLOCK}.junior_name"),
+        ({"chunk_tokens": 0}, f"{BLOCK}.chunk_tokens"),
+        ({"timeout": -1}, f"{BLOCK}.timeout"),
+        ({"chunks": 3}, f"{BLOCK}.chunks"),
+        ({"tandem_config": {"junior_model": "m", "word_align": "before"}}, f"{BLOCK}.tandem_config.word_align"),
+        ({"tandem_config": {"junior_model": "m", "prob_senior": 2}}, KEY),
     ],
 )
-def test_faulty_settings_are_refused(changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+def test_faulty_settings_are_refused(changes, key):
+    with pytest.raises(ConfigError) as refusal:
         read(PortableSettings, block("http://host:8000/v1", **changes), BLOCK)
+    assert refusal.value.key == key
