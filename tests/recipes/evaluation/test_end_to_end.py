@@ -222,23 +222,6 @@ def test_a_model_is_little_surprised_by_its_own_greedy_text(world, tmp_path):
     assert found["responses_left_out"] == 0 and found["tokens"] > 60
 
 
-def test_a_killed_run_goes_on_and_gives_the_same_summary(world, tmp_path):
-    arguments = [f"models=[{world / 'model'}]", f"benchmarks=[{world / 'test.parquet'}]", *SAMPLED]
-    whole = run(tmp_path / "whole", *arguments)
-    child = subprocess.Popen(
-        command(tmp_path / "killed", *arguments), cwd=ROOT, env=os.environ | ENVIRONMENT, start_new_session=True
-    )
-    store = tmp_path / "killed" / "model" / "test.responses.jsonl"
-    while child.poll() is None and (not store.exists() or store.read_bytes().count(b"\n") < 40):
-        time.sleep(0.005)
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    before = store.read_bytes().count(b"\n")
-    assert not (tmp_path / "killed" / "summary.json").exists(), "the run ended before it was killed"
-    assert 40 <= before < 1 + 120 * 8
-    assert run(tmp_path / "killed", *arguments) == whole
-
-
 def finished(store):
     return store.read_bytes().count(b"\n") if store.exists() else 0
 
