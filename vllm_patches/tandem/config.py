@@ -266,11 +266,9 @@ def engine_arguments(
     if mode == "speculative":
         drafts = settings.get("num_draft_tokens") or drafts_for(share, config.prob_senior)
         config = dataclasses.replace(config, mode=mode, num_draft_tokens=drafts)
-        check = "vllm_patches.tandem.speculative.request_check:SpeculativeRequestCheck"
         return {
             "worker_cls": WORKER,
             "scheduler_cls": SPECULATIVE_SCHEDULER,
-            "logits_processors": [check],
             "additional_config": {
                 CONFIG_KEY: {**settings, "mode": mode, "num_draft_tokens": drafts},
                 REASON_KEY: reason,
@@ -281,7 +279,6 @@ def engine_arguments(
     return {
         "worker_cls": WORKER,
         "scheduler_cls": SCHEDULER,
-        "logits_processors": ["vllm_patches.tandem.request_check:RequestCheck"],
         # An engine finds adapters by itself and stays with auto; windows it could only refuse.
         "additional_config": {CONFIG_KEY: {**settings, **({"mode": mode} if windows else {})}, REASON_KEY: reason},
         "async_scheduling": False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from vllm.v1.engine.input_processor import InputProcessor
+
 from vllm_patches import guard
 from vllm_patches.tandem.config import (
     REASON_KEY,
@@ -13,6 +15,7 @@ from vllm_patches.tandem.config import (
 )
 from vllm_patches.tandem.mode_choice import choose_mode
 from vllm_patches.tandem.weight_sharing import Senior, decide
+from vllm_patches.upstream import is_replaced
 
 
 class TandemRefusedError(ValueError):
@@ -84,7 +87,11 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
     faults = [
         sentence
         for fault, sentence in (
-            (vllm_config.use_v2_model_runner, "the V2 model runner is on: register vllm_patches as a vLLM plug-in"),
+            (
+                vllm_config.use_v2_model_runner or not is_replaced(InputProcessor.process_inputs),
+                "vLLM has not loaded this plug-in, which keeps the V1 model runner and checks requests: leave "
+                "VLLM_PLUGINS unset, or name verl_duets in it",
+            ),
             (
                 vllm_config.scheduler_config.async_scheduling,
                 "asynchronous scheduling is on: pass async_scheduling=False",
@@ -154,7 +161,6 @@ def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, s
     if drafts is None or drafts.method != "draft_model" or drafts.model != config.junior_model:
         return [(True, "the junior is not the draft model: pass all that engine_arguments returns, or its flags")]
     junior = drafts.draft_model_config
-    processors = model.logits_processors or []
     return [
         (drafts.num_speculative_tokens != config.num_draft_tokens, "num_speculative_tokens is not num_draft_tokens"),
         (drafts.draft_sample_method != "greedy", "draft_sample_method is set: the drafter samples with shared noise"),
@@ -183,7 +189,7 @@ def _speculation_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, s
             "junior_trust_remote_code differs from trust_remote_code: the speculative mode takes one setting",
         ),
         (
-            any("SpeculativeRequestCheck" not in str(one) for one in processors),
+            bool(model.logits_processors),
             "custom logits processors are on: they would not reach the tokens that the junior writes",
         ),
     ]

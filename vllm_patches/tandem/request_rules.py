@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import importlib
 
+from vllm import SamplingParams
+
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import (
     CONFIG_KEY,
     WORKER,
     RequestSettings,
     TandemConfig,
+    check_request,
     names_in_line,
     read_tokenizer,
     request_settings,
     vocab_size,
 )
 from vllm_patches.tandem.engine_checks import TandemRefusedError, check_request_settings, resolve_mode
-from vllm_patches.tandem.request_check import check_responses
 from vllm_patches.tandem.speculative.request_check import fault_of
 
 
@@ -98,6 +100,21 @@ class RequestRules:
     def _boundaries(self) -> BoundarySets:
         tokenizer = read_tokenizer(self.config, self._model_config.model, self._model_config.tokenizer)
         return self.config.boundary_sets(tokenizer, len(tokenizer))
+
+
+def check_responses(sampling_params: SamplingParams) -> None:
+    """Raise ValueError for faulty settings, or for several responses that would have the same authors."""
+    given = check_request((sampling_params.extra_args or {}).get(CONFIG_KEY))
+    if sampling_params.n > 1 and (sampling_params.seed is None or "request" in given):
+        raise ValueError(
+            f"n is {sampling_params.n}, and all responses would draw the same author coins; set "
+            "SamplingParams.seed and leave 'request' out, or send each response as a request of its own"
+        )
+    if sampling_params.n > 1 and sampling_params.seed < 0 <= sampling_params.seed + sampling_params.n:
+        raise ValueError(
+            f"seed is {sampling_params.seed} and n is {sampling_params.n}: vLLM counts the seed up over the responses "
+            "and takes -1 for none; start from another seed"
+        )
 
 
 def _check_worker(given: str | type) -> None:

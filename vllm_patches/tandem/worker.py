@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 from vllm.platforms import current_platform
@@ -34,7 +33,6 @@ class TandemWorker(StockWorker):
         self._speculates = resolve_mode(config, vllm_config) == "speculative"
         if self._speculates:
             guard.require("speculative")
-            vllm_config = without_request_check(vllm_config)
         elif vllm_config.lora_config is not None and resolve_mode(config, vllm_config) == "lazy":
             guard.require("lazy_adapters")
         super().__init__(vllm_config, *args, **kwargs)
@@ -93,13 +91,3 @@ class TandemWorker(StockWorker):
         stats = self.model_runner.tandem_stats
         self.model_runner.tandem_stats = type(stats)()
         return dataclasses.asdict(stats)
-
-
-def without_request_check(vllm_config):
-    """The configuration that the model runner sees in the speculative mode: without custom logits processors, which
-    vLLM refuses beside drafts. Ours checks requests in the front end and changes no logits."""
-    model_config = copy.copy(vllm_config.model_config)
-    model_config.logits_processors = None
-    vllm_config = copy.copy(vllm_config)
-    vllm_config.model_config = model_config
-    return vllm_config

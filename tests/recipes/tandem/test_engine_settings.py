@@ -174,7 +174,6 @@ def test_additional_config_of_others_stays():
         {"async_scheduling": True},
         {"scheduler_cls": "mine"},
         {"additional_config": {"tandem": {"junior_model": "x"}}},
-        {"logits_processors": ["mine:Processor"]},
     ],
 )
 def test_arguments_that_tandem_decides_are_refused(by_hand):

@@ -36,7 +36,6 @@ def test_the_engine_gets_what_the_decoder_documents(tmp_path):
     )
     assert parsed.worker_cls == "vllm_patches.tandem.worker.TandemWorker"
     assert parsed.scheduler_cls == "vllm_patches.tandem.scheduler.TandemScheduler"
-    assert parsed.logits_processors == ["vllm_patches.tandem.request_check:RequestCheck"]
     assert parsed.additional_config["tandem"] == {"junior_model": "/models/j", "prob_senior": 0.3}
     assert parsed.async_scheduling is False and parsed.kv_cache_memory_bytes == 1024
 

@@ -236,7 +236,7 @@ def expected(expected_with) -> list[Written]:
 
 @pytest.fixture(scope="session")
 def engine_in_process():
-    """Engines in this process: one at a time, quick to reach into."""
+    """Engines in this process: quick to reach into."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -278,6 +278,9 @@ def chi_square():
     return p
 
 
+KV_CACHE = 1 << 26
+
+
 class Engine:
     """A vLLM engine that decodes in tandem."""
 
@@ -295,7 +298,7 @@ class Engine:
             max_model_len=1024,
             max_num_seqs=16,
             max_num_batched_tokens=48,
-            kv_cache_memory_bytes=1 << 28,
+            kv_cache_memory_bytes=KV_CACHE,
             disable_log_stats=True,
         )
         options |= engine_arguments(tandem) | arguments
@@ -328,31 +331,36 @@ class Engine:
     def stats(self) -> dict:
         return self.llm.collective_rpc("tandem_stats")[0]
 
-    def close(self) -> None:
+
+OPEN: dict[str, Engine] = {}
+
+
+@pytest.fixture(scope="session")
+def open_engine(engine_in_process):
+    """Opens engines side by side, each once; who asks for one that is open gets it with an empty prefix cache."""
+
+    def open_one(senior: Path, tandem: dict, **arguments) -> Engine:
+        key = repr((senior, sorted(tandem.items()), sorted(arguments.items())))
+        if key not in OPEN:
+            OPEN[key] = Engine(senior, tandem, **arguments)
+        OPEN[key].llm.reset_prefix_cache()
+        OPEN[key].stats()
+        return OPEN[key]
+
+    return open_one
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Close the engines before a test of another folder, which may need process groups of its own."""
+    if OPEN and (nextitem is None or Path(__file__).parent not in nextitem.path.parents):
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-        self.llm.llm_engine.engine_core.shutdown()
-        del self.llm
+        for engine in OPEN.values():
+            engine.llm.llm_engine.engine_core.shutdown()
+        OPEN.clear()
         cleanup_dist_env_and_memory()
         gc.collect()
-
-
-@pytest.fixture(scope="module")
-def open_engine(engine_in_process):
-    """Opens engines that are closed at the end of the module, or when the next one opens."""
-    opened: list[Engine] = []
-
-    def close() -> None:
-        while opened:
-            opened.pop().close()
-
-    def open_one(*args, **kwargs) -> Engine:
-        close()
-        opened.append(Engine(*args, **kwargs))
-        return opened[-1]
-
-    yield open_one
-    close()
 
 
 ADAPTED_MODULES = {"q_proj": "self_attn", "v_proj": "self_attn", "down_proj": "mlp"}

@@ -18,8 +18,7 @@ from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
 from vllm_patches.tandem import frontend  # noqa: E402
 from vllm_patches.tandem.config import CONFIG_KEY, WORKER, check_models  # noqa: E402
 from vllm_patches.tandem.engine_checks import TandemRefusedError  # noqa: E402
-from vllm_patches.tandem.request_check import check_responses  # noqa: E402
-from vllm_patches.tandem.request_rules import RequestRules  # noqa: E402
+from vllm_patches.tandem.request_rules import RequestRules, check_responses  # noqa: E402
 from vllm_patches.tandem.request_states import RequestStates  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from vllm import SamplingParams
 
-from vllm_patches.tandem.request_check import RequestCheck
-
 REMEDY = "send the request without it, or to an engine in mode 'lazy'"
 
 
@@ -29,15 +27,3 @@ def fault_of(params: SamplingParams) -> str | None:
     }
     found = [name for name, given in refused.items() if given]
     return f"the speculative mode takes no {', '.join(found)}; {REMEDY}" if found else None
-
-
-class SpeculativeRequestCheck(RequestCheck):
-    """``RequestCheck`` of an engine in the speculative mode; looked at in the front end, never run in a worker."""
-
-    @classmethod
-    def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise ValueError for settings that the engine could only answer with an error."""
-        super().validate_params(sampling_params)
-        fault = fault_of(sampling_params)
-        if fault:
-            raise ValueError(fault)
