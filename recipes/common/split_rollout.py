@@ -33,6 +33,7 @@ class SplitRollout:
         super()._setup()
         if self._enable_hybrid_replicas:
             return
+        # Without a worker group it starts standalone replicas on rollout.nnodes x n_gpus_per_node.
         self.llm_server_manager = LLMServerManager.create(config=self.config)
         self.checkpoint_manager = CheckpointEngineManager(
             config=omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout.checkpoint_engine),
@@ -62,6 +63,7 @@ class SplitRollout:
         """
         if self._enable_hybrid_replicas:
             return
+        # verl's agent loop tags each response with the first and last version of the weights that it comes from.
         trained = [tag for tag in batch.tags if not tag.get("is_padding", False)]
         found = {tag.get(name) for tag in trained for name in ("min_global_steps", "max_global_steps")}
         if found - {self.global_steps - 1}:

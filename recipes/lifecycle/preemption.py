@@ -83,6 +83,7 @@ def obey(trainer: Any, requests: Requests) -> None:
     A saved step that was asked to be the last is logged as any other; verl's loop ends by its own condition, and
     what a recipe does at the end of a whole run (``on_train_end``) is left to the run that resumes.
     """
+    # `fit` saves before on_step_end, logs after it, and reads total_training_steps anew before each step.
     save, begin_step, end_step = trainer._save_checkpoint, trainer.on_step_begin, trainer.on_step_end
     saved_step, saves_done = -1, requests.get("save")
 

@@ -74,11 +74,13 @@ class TandemRunnerMixin:
     def reload_weights(self, *args, **kwargs) -> None:
         if self.frozen_base is not None:
             self.frozen_base.refuse()
-        super().reload_weights(*args, **kwargs)
+        super().reload_weights(*args, **kwargs)  # of the senior alone: `get_model` knows no other
 
     def initialize_kv_cache(self, kv_cache_config, *args, **kwargs) -> None:
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         refuse_cache_groups(self.kv_cache_config, self.tandem_mode)
+        # vLLM gave the junior's layers caches, as they stand in the senior's forward context, and split the groups by
+        # query heads; each model needs metadata builders of its own configuration.
         self._groups = tuple(self._attention_groups(model) for model in (JUNIOR, SENIOR))
         self.attn_groups[0] = [*self._groups[SENIOR], *self._groups[JUNIOR]]
         self._forwards = (
@@ -119,6 +121,7 @@ class TandemRunnerMixin:
 
     def _update_states(self, scheduler_output):
         corrections = super()._update_states(scheduler_output)
+        # The scheduler's news of requests: author schedules start, resume and end with them.
         for request_id in scheduler_output.finished_req_ids:
             self._states.remove(request_id)
         for new in scheduler_output.scheduled_new_reqs:
@@ -136,6 +139,7 @@ class TandemRunnerMixin:
     def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         rows = self._states.rows(self.input_batch.req_ids)
+        # vLLM marks the rows whose sample it will discard: prompts that are not finished in this step.
         samples = ~self.discard_request_mask.np[: len(rows)]
         schedules = self._states.schedules
         writers = writers_of(schedules.author[rows], samples)
@@ -145,7 +149,7 @@ class TandemRunnerMixin:
 
     def _build_attention_metadata(self, *args, **kwargs):
         if self._step is not None and self.tandem_mode == "lazy":
-            return {}, None
+            return {}, None  # each model's pass builds its own (`sub_batch`)
         # One call for each model: within a call vLLM shares metadata between groups whose KV caches have one shape,
         # and backends put the number of query heads into them.
         both, prefix_lens = self.attn_groups, kwargs.pop("cascade_attn_prefix_lens", None)
@@ -334,12 +338,14 @@ class TandemRunnerMixin:
                 "vLLM sampled other rows than it announced; the author schedules would be wrong from here on"
             )
         self._states.schedules.advance(step.rows[sampled], tokens)
+        # Plain attributes of vLLM's output, which pickle on the way to the scheduler.
         output.tandem_authors = step.writers.tolist()
         output.tandem_held = None if step.held is None else step.held.tolist()
         return output
 
     @torch.inference_mode()
     def _dummy_run(self, num_tokens: int, *args, **kwargs):
+        # vLLM profiles memory and warms up with it: the junior's pass must be in what it measures.
         result = super()._dummy_run(num_tokens, *args, **kwargs)
         with set_forward_context(None, self._junior_config, num_tokens=num_tokens):
             self.junior(

@@ -42,7 +42,7 @@ class TandemScheduler(Scheduler):
         The front end refuses such a request; one that comes another way must not end the engine for every client.
         """
         super().add_request(request)
-        request.tandem_authors = []
+        request.tandem_authors = []  # a new response; a preempted one keeps its request, and so its authors
         try:
             settings = self._rules.check(request)
         except ValueError as fault:

@@ -21,7 +21,7 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 REMEDY = "set share_weights to false, which gives the junior weights of its own"
-# These leave their base layer as it is and add to its output.
+# These keep the layer below in `base_layer`, leave it as it is and add to its output.
 _ADDING = (BaseLinearLayerWithLoRA, VocabParallelEmbeddingWithLoRA, LogitsProcessorWithLoRA)
 _CHUNK = 1 << 24
 

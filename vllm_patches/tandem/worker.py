@@ -41,6 +41,7 @@ class TandemWorker(StockWorker):
         self._weights_asleep = False
 
     def init_device(self) -> None:
+        # vLLM names the runner's class in here, so the mixin goes before the class of what it made.
         super().init_device()
         if self._speculates:
             from vllm_patches.tandem.speculative.runner import SpeculativeRunnerMixin as Mixin

@@ -45,6 +45,8 @@ class TandemAgentLoop(SingleTurnAgentLoop):
         return self.rollout_config.engine_kwargs["vllm"][SECTION]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs) -> AgentLoopOutput:
+        # verl hands index, step and session to each loop, and the server passes extra_args on to the engine. A response
+        # whose reward_score is set (`_report_fault`) is not judged again.
         authors = kwargs.get(VALIDATION_AUTHORS)
         request = response_identity(
             int(kwargs["index"]), int(kwargs["global_steps"]), int(kwargs["session_id"]), authors is not None

@@ -40,6 +40,7 @@ class TandemReplica(vLLMReplica):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        # verl's constructor has set its own class here; nothing reads it before the servers start.
         self.server_class = ray.remote(TandemHttpServer)
 
     def _get_server_name_prefix(self) -> str:

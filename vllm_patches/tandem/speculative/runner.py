@@ -37,6 +37,7 @@ class SpeculativeRunnerMixin:
 
     def load_model(self, *args, **kwargs) -> None:
         self.tandem_config = TandemConfig.from_mapping(self.vllm_config.additional_config[CONFIG_KEY])
+        # vLLM has made its drafter by now, and loads the draft model within `load_model`.
         self.drafter.__class__ = TandemProposer
         self.drafter.tandem = self
         super().load_model(*args, **kwargs)

@@ -26,6 +26,7 @@ class SpeculativeScheduler(TandemScheduler):
 
     def schedule(self, *args, **kwargs):
         """As the stock scheduler's, with the present number of drafts to make for the next step."""
+        # A resumed request comes with drafts of -1, which `Round` takes for none.
         output = super().schedule(*args, **kwargs)
         output.num_spec_tokens_to_schedule = self.draft_length.current
         return output
