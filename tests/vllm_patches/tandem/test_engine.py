@@ -23,6 +23,14 @@ def engine(request, models, open_engine):
     return open_engine(models["senior"], dict(junior_model=str(models["junior"]), mode=request.param))
 
 
+@pytest.fixture(scope="module", params=["lock_step", "lazy", "speculative"])
+def any_mode(request, models, open_engine, reference_with, expected_with):
+    """An engine of each mode, the loop that it must equal, and what that writes; ``near`` agrees with most drafts."""
+    junior = "near" if request.param == "speculative" else "junior"
+    engine = open_engine(models["senior"], dict(junior_model=str(models[junior]), mode=request.param))
+    return SimpleNamespace(engine=engine, reference=reference_with(junior), expected=expected_with(junior))
+
+
 @pytest.fixture(scope="module")
 def second_turns(jobs, expected):
     """Prompt, response and five more tokens of each of eight requests, as the prompts of a second turn."""
@@ -123,14 +131,14 @@ def test_catch_up_beyond_the_step_budget_takes_several_passes(engine, jobs, monk
 
 
 @pytest.mark.parametrize(("p", "author"), [(1.0, 1), (0.0, 0)])
-def test_a_certain_author_writes_alone(engine, jobs, reference, p, author):
+def test_a_certain_author_writes_alone(any_mode, jobs, p, author):
     jobs = [
         dataclasses.replace(job, tandem=job.tandem | dict(selection_strategy="word", prob_senior=p)) for job in jobs[:6]
     ]
     alone = [dataclasses.replace(job, tandem=dict(selection_strategy=("junior", "senior")[author])) for job in jobs]
-    written = engine.run(jobs)
+    written = any_mode.engine.run(jobs)
     assert all(set(one.mask) == {author} for one in written)
-    assert written == [reference.write(job) for job in alone]
+    assert written == [any_mode.reference.write(job) for job in alone]
 
 
 def test_aligned_before_a_words_first_piece_comes_from_its_new_author(engine, jobs, reference):
@@ -237,17 +245,13 @@ def test_a_cut_response_resumes_where_it_was(engine, jobs, expected):
         assert whole.mask[k:] == resumed.mask
 
 
-def test_a_stop_token_ends_the_response_whoever_writes_it(engine, jobs, expected):
-    stops = [written.token_ids[20] for written in expected[:6]]
-    for job, written, stop in zip(jobs, expected, stops, strict=False):
-        end = written.token_ids.index(stop) + 1
-        stopped = engine.run([job], stop_token_ids=[stop])[0]
+def test_a_stop_token_ends_the_response_whoever_writes_it_and_the_transfer_parameters_have_the_mask(any_mode, jobs):
+    engine = any_mode.engine
+    for job, written in zip(jobs, any_mode.expected[:6], strict=False):
+        end = written.token_ids.index(written.token_ids[20]) + 1
+        stopped = engine.run([job], stop_token_ids=[written.token_ids[20]])[0]
         assert (stopped.token_ids, stopped.mask) == (written.token_ids[:end], written.mask[:end])
-
-
-def test_the_mask_also_rides_on_the_transfer_parameters(engine, jobs, expected):
-    engine.run(jobs[:4])
-    assert [output.kv_transfer_params[AUTHORSHIP_KEY] for output in engine.outputs] == [w.mask for w in expected[:4]]
+        assert engine.outputs[0].kv_transfer_params[AUTHORSHIP_KEY] == stopped.mask
 
 
 def test_a_mask_travels_once_unless_the_front_end_can_end_the_response(engine, jobs, expected, monkeypatch):
@@ -287,25 +291,29 @@ def test_each_of_several_responses_has_a_mask_and_none_stands_for_all(engine, jo
     assert params.extra_args is None, "the caller's own parameters stay as they are"
 
 
-def test_aborted_requests_leave_no_trace(engine, jobs, expected):
-    core = engine.llm.llm_engine
+def test_aborted_requests_leave_no_trace(any_mode, jobs):
+    engine, expected = any_mode.engine, any_mode.expected
+    core, runner = engine.llm.llm_engine, engine.runner
     for i, job in enumerate(jobs[:6]):
         params = SamplingParams(
             temperature=0, max_tokens=job.num_tokens, ignore_eos=True, extra_args={"tandem": job.tandem}
         )
         core.add_request(f"abort-{i}", {"prompt_token_ids": job.prompt}, params)
     done = []
-    for _ in range(20):
+    for _ in range(12):
         done += core.step()
     core.abort_request(["abort-1", "abort-4"])
     while core.has_unfinished_requests():
         done += core.step()
     finished = {int(output.request_id.split("-")[1]): output.outputs[0] for output in done if output.finished}
-    assert sorted(finished) == [0, 2, 3, 5]
-    for i, output in finished.items():
-        assert (list(output.token_ids), output.authorship_mask) == (expected[i].token_ids, expected[i].mask)
+    assert {0, 2, 3, 5} <= finished.keys()
+    for i in (0, 2, 3, 5):
+        assert (list(finished[i].token_ids), finished[i].authorship_mask) == (expected[i].token_ids, expected[i].mask)
     engine.run(jobs[:1])
-    assert len(engine.runner._states) <= 1
+    kept = [runner._states]
+    if runner.tandem_config.mode == "speculative":
+        kept += [runner._noise_keys, runner._resumed, runner._draft_log_probs._of]
+    assert all(len(one) <= 1 for one in kept)
 
 
 def test_a_faulty_request_is_refused_and_the_engine_goes_on(engine, jobs, expected):
@@ -337,8 +345,9 @@ def test_a_faulty_request_that_passed_the_front_end_ends_alone(engine, jobs, exp
     assert written[1] == expected[1]
 
 
-def test_the_junior_outlives_a_deep_sleep(engine, jobs, expected):
+def test_the_junior_outlives_a_deep_sleep(any_mode, jobs):
     """The CPU backend does not sleep, so the test plays the part of the discarded memory."""
+    engine, expected = any_mode.engine, any_mode.expected
     for _ in range(2):
         engine.llm.collective_rpc("sleep", args=(2,))
         with torch.no_grad():
@@ -359,8 +368,8 @@ def test_the_kv_cache_makes_room_for_both_models(engine):
     assert config.num_blocks * block <= 1 << 26 < (config.num_blocks + 1) * block
 
 
-def test_new_senior_weights_by_plain_names_and_the_junior_untouched(engine, jobs, reference):
-    runner = engine.runner
+def test_new_senior_weights_by_plain_names_and_the_junior_untouched(any_mode, jobs):
+    engine, reference, runner = any_mode.engine, any_mode.reference, any_mode.engine.runner
     junior_before = {name: tensor.clone() for name, tensor in runner.junior.state_dict().items()}
     original = {name: tensor.clone() for name, tensor in reference.models[1].state_dict().items()}
     trained = copy.copy(reference)

@@ -16,7 +16,6 @@ from vllm import SamplingParams  # noqa: E402
 from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
 
-from vllm_patches.tandem.outputs import AUTHORSHIP_KEY  # noqa: E402
 from vllm_patches.tandem.schedule import stream_key  # noqa: E402
 from vllm_patches.tandem.speculative.noise import draw, noise_key, signed64  # noqa: E402
 
@@ -114,15 +113,6 @@ def test_a_second_turn_reads_the_blocks_the_first_turn_wrote(engine, jobs, expec
     assert engine.stats()["cached_tokens"] > sum(len(job.prompt) for job in jobs[:8])
 
 
-@pytest.mark.parametrize(("p", "author"), [(1.0, 1), (0.0, 0)])
-def test_a_certain_author_writes_alone(engine, jobs, reference, p, author):
-    certain = [dataclasses.replace(job, tandem=dict(prob_senior=p, request=i)) for i, job in enumerate(jobs[:6])]
-    alone = [dataclasses.replace(job, tandem=dict(selection_strategy=("junior", "senior")[author])) for job in jobs[:6]]
-    written = engine.run(certain)
-    assert all(set(one.mask) == {author} for one in written)
-    assert written == [reference.write(job) for job in alone]
-
-
 def test_a_cut_response_resumes_where_it_was_also_when_sampled(engine, jobs):
     seeds = list(range(7, 7 + len(jobs)))
     whole = engine.run(jobs, seed=seeds, **NOISY)
@@ -138,14 +128,6 @@ def test_a_cut_response_resumes_where_it_was_also_when_sampled(engine, jobs):
     ]
     for k, one, resumed in zip(kept, whole, engine.run(rest, seed=seeds, **NOISY), strict=True):
         assert (one.token_ids[k:], one.mask[k:]) == (resumed.token_ids, resumed.mask)
-
-
-def test_a_stop_token_ends_the_response_whoever_writes_it(engine, jobs, expected):
-    for job, written in zip(jobs, expected[:6], strict=False):
-        end = written.token_ids.index(written.token_ids[20]) + 1
-        stopped = engine.run([job], stop_token_ids=[written.token_ids[20]])[0]
-        assert (stopped.token_ids, stopped.mask) == (written.token_ids[:end], written.mask[:end])
-        assert engine.outputs[0].kv_transfer_params[AUTHORSHIP_KEY] == stopped.mask
 
 
 def test_min_tokens_holds_for_both_models(engine, jobs, reference):
@@ -258,60 +240,3 @@ def test_a_token_that_the_trainer_bans_is_banned_in_the_junior_too(engine, jobs,
     finally:
         model.compute_logits = original
     assert not set(banned) & {token for one in written for token in one.token_ids}
-
-
-def test_aborted_requests_leave_no_trace(engine, jobs, expected):
-    core = engine.llm.llm_engine
-    for i, job in enumerate(jobs[:6]):
-        params = SamplingParams(
-            temperature=0, max_tokens=job.num_tokens, ignore_eos=True, extra_args={"tandem": job.tandem}
-        )
-        core.add_request(f"abort-{i}", {"prompt_token_ids": job.prompt}, params)
-    done = []
-    for _ in range(12):
-        done += core.step()
-    core.abort_request(["abort-1", "abort-4"])
-    while core.has_unfinished_requests():
-        done += core.step()
-    finished = {int(output.request_id.split("-")[1]): output.outputs[0] for output in done if output.finished}
-    assert {0, 2, 3, 5} <= finished.keys()
-    for i in (0, 2, 3, 5):
-        assert (list(finished[i].token_ids), finished[i].authorship_mask) == (expected[i].token_ids, expected[i].mask)
-    engine.run(jobs[:1])
-    runner = engine.runner
-    kept = [runner._states, runner._noise_keys, runner._resumed, runner._draft_log_probs._of]
-    assert all(len(one) <= 1 for one in kept)
-
-
-def test_the_junior_outlives_a_deep_sleep(engine, jobs, expected):
-    """The CPU backend does not sleep, so the test plays the part of the discarded memory."""
-    engine.llm.collective_rpc("sleep", args=(2,))
-    with torch.no_grad():
-        for tensor in engine.runner.junior.parameters():
-            tensor.zero_()
-    engine.llm.reset_prefix_cache()
-    assert engine.run(jobs[:6]) != expected[:6]
-    engine.llm.collective_rpc("wake_up", args=(["weights"],))
-    engine.llm.reset_prefix_cache()
-    assert engine.run(jobs[:6]) == expected[:6]
-
-
-def test_new_senior_weights_by_plain_names_and_the_junior_untouched(engine, jobs, reference):
-    runner = engine.runner
-    junior_before = {name: tensor.clone() for name, tensor in runner.junior.state_dict().items()}
-    original = {name: tensor.clone() for name, tensor in reference.models[1].state_dict().items()}
-    trained = copy.copy(reference)
-    trained.models = dict(reference.models) | {1: copy.deepcopy(reference.models[1])}
-    noise = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in trained.models[1].parameters():
-            p.add_(0.1 * p.std() * torch.randn(p.shape, generator=noise))
-    try:
-        runner.reload_weights(weights_iterator=iter(trained.models[1].state_dict().items()))
-        engine.llm.reset_prefix_cache()
-        assert engine.run(jobs[:6]) == [trained.write(job) for job in jobs[:6]]
-        for name, tensor in runner.junior.state_dict().items():
-            assert torch.equal(junior_before[name], tensor)
-    finally:
-        runner.reload_weights(weights_iterator=iter(original.items()))
-        engine.llm.reset_prefix_cache()
