@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import gc
 import json
 import random
 import shutil
@@ -356,11 +355,8 @@ def pytest_runtest_teardown(item, nextitem):
     if OPEN and (nextitem is None or Path(__file__).parent not in nextitem.path.parents):
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-        for engine in OPEN.values():
-            engine.llm.llm_engine.engine_core.shutdown()
         OPEN.clear()
         cleanup_dist_env_and_memory()
-        gc.collect()
 
 
 ADAPTED_MODULES = {"q_proj": "self_attn", "v_proj": "self_attn", "down_proj": "mlp"}
