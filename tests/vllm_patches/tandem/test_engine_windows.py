@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
 
 pytest.importorskip("vllm")
 
@@ -10,8 +11,6 @@ WINDOW = 32
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, models):
-    from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
-
     folder = tmp_path_factory.mktemp("windows")
     for seed, name in enumerate(("senior", "junior")):
         torch.manual_seed(seed)
@@ -36,10 +35,7 @@ def pair(tmp_path_factory, models):
 
 
 @torch.inference_mode()
-def chosen(folder, text: list[int]) -> list[int]:
-    from transformers import MistralForCausalLM
-
-    model = MistralForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+def chosen(model, text: list[int]) -> list[int]:
     return model(torch.tensor([text])).logits[0].argmax(-1).tolist()
 
 
@@ -51,9 +47,13 @@ def test_lock_step_writes_what_each_model_chooses(open_engine, pair, make_job):
     engine = open_engine(pair / "senior", dict(junior_model=str(pair / "junior"), mode="lock_step"), **OPTIONS)
     turns = [dict(selection_strategy="chunk", chunk_size=25 + i, request=i) for i in range(6)]
     jobs = [make_job([(7 * i + 3 * k) % 500 + 2 for k in range(40 + i)], 90, turn) for i, turn in enumerate(turns)]
+    models = [
+        MistralForCausalLM.from_pretrained(pair / name, dtype=torch.float32, attn_implementation="eager").eval()
+        for name in ("junior", "senior")
+    ]
     for job, found in zip(jobs, engine.run(jobs), strict=True):
         text, start = job.prompt + found.token_ids, len(job.prompt) - 1
-        of = {1: chosen(pair / "senior", text), 0: chosen(pair / "junior", text)}
+        of = [chosen(model, text) for model in models]
         assert found.token_ids == [of[author][start + k] for k, author in enumerate(found.mask)]
         assert set(found.mask) == {0, 1}
 
