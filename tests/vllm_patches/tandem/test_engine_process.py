@@ -78,9 +78,7 @@ def engine_options(models: dict[str, Path], tandem: dict | None = None, **more) 
     return options | engine_arguments(settings) | more
 
 
-def run_script(
-    tmp_path: Path, engine: dict, jobs, check: bool = True, script: str = SCRIPT
-) -> subprocess.CompletedProcess:
+def run_script(tmp_path: Path, engine: dict, jobs, script: str = SCRIPT) -> subprocess.CompletedProcess:
     task, program = tmp_path / "task.json", tmp_path / "engine.py"
     task.write_text(json.dumps(dict(engine=engine, jobs=[(job.prompt, job.num_tokens, job.tandem) for job in jobs])))
     program.write_text(script)
@@ -93,7 +91,7 @@ def run_script(
         timeout=580,
         check=False,
     )
-    assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done
 
 
@@ -173,23 +171,6 @@ def test_the_mask_of_an_aborted_request_is_recomputed_from_its_tokens(tmp_path, 
     assert (cut[1], cut[2]) == (expected[0].token_ids[: len(cut[1])], None)
     assert reference.mask_of(cut[1], jobs[0].tandem, jobs[0].prompt) == expected[0].mask[: len(cut[1])]
     assert whole == ["length", expected[1].token_ids, expected[1].mask]
-
-
-@pytest.mark.parametrize(
-    ("tandem", "more", "says"),
-    [
-        (dict(junior_model="/nowhere/at/all"), {}, "junior_model is '/nowhere/at/all', and no model lies there"),
-        (dict(junior_model="stranger"), {}, "have different vocabularies"),
-        ({}, dict(enable_prompt_embeds=True), "prompt embeddings are on"),
-    ],
-)
-@pytest.mark.long
-def test_an_engine_that_cannot_be_tandem_says_why_and_ends(tmp_path, models, jobs, tandem, more, says):
-    if tandem.get("junior_model") in models:
-        tandem = dict(junior_model=str(models[tandem["junior_model"]]))
-    done = run_script(tmp_path, engine_options(models, tandem, **more), jobs[:1], check=False)
-    assert done.returncode != 0
-    assert says in done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -134,22 +134,6 @@ def test_passes_hold_every_query_once_and_what_was_just_allotted_together(case):
     assert len(passes) == 1 or run.lengths.sum() > max_tokens
 
 
-def test_catch_up_shares_the_first_pass_and_spills_into_further_ones():
-    rows = np.arange(4)
-    ends = np.array([10, 40, 20, 20])
-    run = model_run(rows, np.array([0, 10, 5, 9]), ends, np.array([0, 39, 19, 9]), 40)
-    assert run.rows.tolist() == [0, 3, 2, 1]
-    assert run.passes.tolist() == [0, 0, 0, 1]
-
-
-def test_catch_up_fills_a_pass_to_its_last_token():
-    ends = np.array([40, 60, 60, 10])
-    run = model_run(np.arange(4), np.array([0, 40, 40, 9]), ends, np.array([0, 59, 59, 8]), 41)
-    assert (run.rows.tolist(), run.passes.tolist()) == ([3, 0, 1, 2], [0, 0, 1, 1])
-    run = model_run(np.arange(2), np.array([0, 40]), np.array([40, 60]), np.array([39, 59]), 60)
-    assert run.passes.tolist() == [0, 0]
-
-
 def test_a_pass_is_full_at_its_last_token_the_first_and_any_other():
     # the scheduler's own query of 10 or 30 tokens, then catch-up
     def passes(own, *catch_up):

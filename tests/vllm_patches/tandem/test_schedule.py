@@ -148,14 +148,6 @@ def test_one_author_is_claimed_where_it_is_certain_and_nowhere_else(params, p, t
     )
 
 
-@pytest.mark.parametrize(
-    ("strategy", "p", "one"),
-    [("word", 0.3, False), ("word", 1, True), ("bernoulli", 0.0, True), ("senior", 0.5, True), ("chunk", 1.0, False)],
-)
-def test_one_author_by_hand(strategy, p, one):
-    assert ScheduleParams(strategy, p).has_one_author is one
-
-
 @given(params=any_params, tokens=any_tokens, cut=st.integers(0, 120))
 def test_a_prefix_decides_the_authors_of_the_prefix(params, tokens, cut):
     whole = authorship(tokens, params, boundary_of(params))
@@ -233,14 +225,6 @@ def test_an_offered_word_draws_after_one_token_and_not_before():
         assert offered == by_table == [c[0], c[1], c[1], c[2]]
 
 
-def test_the_tables_columns_name_strategy_and_single_authors():
-    table = ScheduleTable(BOUNDARY, VOCAB)
-    params = [ScheduleParams(name, 1.0) for name in ("chunk", "senior", "word", "chunk")]
-    rows = [table.add(one) for one in params]
-    assert [table.name_of(table.strategy[row]) for row in rows] == ["chunk", "senior", "word", "chunk"]
-    assert table.has_one_author[rows].tolist() == [False, True, True, False]
-
-
 def test_rows_are_reused_without_a_trace():
     table = ScheduleTable(BOUNDARY, VOCAB, capacity=1)
     params = ScheduleParams(seed=2)
@@ -299,26 +283,17 @@ def test_a_coin_at_the_threshold_falls_on_the_junior():
         assert AuthorSchedule(params, {WORD}).author == author
 
 
-def test_defaults_are_those_of_the_paper_and_the_published_code():
-    assert dataclasses.astuple(ScheduleParams()) == ("word", 0.5, 32, 1, "after", 0, 0)
-
-
-@pytest.mark.parametrize("name", ["max_gap_tokens", "chunk_size"])
-def test_token_counts_have_exact_limits(name):
-    for value in (1, 2**31 - 1):
-        assert getattr(ScheduleParams(**{name: value}), name) == value
-    for value in (0, 2**31):
-        with pytest.raises(ValueError, match=f"{name} is {value}"):
-            ScheduleParams(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["seed", "request"])
-def test_seeds_and_requests_have_exact_limits(name):
-    for value in (-(2**63), 2**64 - 1):
-        assert getattr(ScheduleParams(**{name: value}), name) == value
-    for value in (-(2**63) - 1, 2**64):
-        with pytest.raises(ValueError, match=f"{name} is"):
-            ScheduleParams(**{name: value})
+@pytest.mark.parametrize(
+    ("names", "least", "most"),
+    [(("max_gap_tokens", "chunk_size"), 1, 2**31 - 1), (("seed", "request"), -(2**63), 2**64 - 1)],
+)
+def test_numbers_have_exact_limits(names, least, most):
+    for name in names:
+        for value in (least, most):
+            assert getattr(ScheduleParams(**{name: value}), name) == value
+        for value in (least - 1, most + 1):
+            with pytest.raises(ValueError, match=f"{name} is"):
+                ScheduleParams(**{name: value})
 
 
 def test_streams_of_neighbouring_requests_and_seeds_are_unrelated():
@@ -338,13 +313,10 @@ def test_request_keys_differ_by_part_order_and_number():
     [
         (dict(selection_strategy="words"), "selection_strategy is 'words'.*word"),
         (dict(prob_senior=1.01), "prob_senior is 1.01"),
-        (dict(prob_senior=-0.1), "prob_senior"),
         (dict(prob_senior=float("nan")), "prob_senior"),
         (dict(prob_senior="0.5"), "prob_senior"),
         (dict(prob_senior=True), "prob_senior"),
-        (dict(max_gap_tokens=0), "max_gap_tokens is 0"),
         (dict(max_gap_tokens=2.5), "max_gap_tokens"),
-        (dict(chunk_size=0), "chunk_size"),
         (dict(word_align="inside"), "word_align"),
         (dict(word_align="before", selection_strategy="chunk"), "word_align 'before'"),
         (dict(seed="7"), "seed"),
@@ -394,10 +366,3 @@ def test_a_coin_of_the_table_at_the_threshold_falls_on_the_junior():
     key = stream_key(3, 4)
     keys, thresholds = np.full(2, key, dtype=np.uint64), np.array([coin(key, 0), coin(key, 0) + 1], dtype=np.uint64)
     assert coin_authors(keys, thresholds, np.zeros(2, dtype=np.uint64)).tolist() == [JUNIOR, SENIOR]
-
-
-def test_the_table_tells_its_boundary_tokens():
-    table = ScheduleTable(BOUNDARY, VOCAB)
-    assert np.flatnonzero(table.is_boundary("word")).tolist() == [WORD]
-    assert np.flatnonzero(table.is_boundary("sentence")).tolist() == [PARAGRAPH]
-    assert table.is_boundary(None).shape == (VOCAB,) and not table.is_boundary(None).any()
