@@ -337,11 +337,13 @@ OPEN: dict[str, Engine] = {}
 @pytest.fixture(scope="session")
 def open_engine(engine_in_process):
     """Opens engines side by side, each once; who asks for one that is open gets it with an empty prefix cache."""
+    from vllm import envs
 
     def open_one(senior: Path, tandem: dict, **arguments) -> Engine:
         key = repr((senior, sorted(tandem.items()), sorted(arguments.items())))
         if key not in OPEN:
             OPEN[key] = Engine(senior, tandem, **arguments)
+            envs.disable_envs_cache()  # an engine at work keeps the environment that it started with
         OPEN[key].llm.reset_prefix_cache()
         OPEN[key].stats()
         return OPEN[key]
