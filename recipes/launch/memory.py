@@ -1,23 +1,32 @@
-"""Estimate what a run takes of each device, before it is spent: weights, gradients, optimizer, activations, engine.
+"""Estimate what a run takes of each device before it is spent, and refuse what cannot fit.
 
-Two phases share a device and need not be held at once: *update* (the engine sleeps, unless it stays awake) and
-*rollout* (trained state rests in host memory where it is offloaded). Sizes are bytes; formulas are for the dense
-decoders of this collection (Llama, Qwen2, Qwen3) on FSDP with AdamW. What a library adds for itself is
-:data:`CONTEXT`, an assumption.
+Sizes are bytes, of dense decoders (Llama, Qwen2, Qwen3) on FSDP with AdamW. Within 15 % of what verl's own workers take
+where that was measured (``tests/benchmarks/memory_estimate.py``).
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import json
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recipes.errors import ConfigError
+from recipes.launch.adapter_checks import tandem_senior
+from recipes.launch.preflight import looks_local
+from vllm_patches.tandem.config import TandemConfig
+from vllm_patches.tandem.weight_sharing import decide
 
 GIB = 1024**3
 # The names that verl's configs take.
 BYTES = {"fp32": 4, "float32": 4, "32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "16": 2}
-# CUDA context, kernels and allocator slack of one process.
+# CUDA context, kernels and allocator slack of one process: an assumption.
 CONTEXT = GIB
 # verl's fused log-probs take the vocabulary in pieces of so many tokens.
 FUSED_CHUNK = 512
+ADVICE = (
+    "train adapters (model.lora_rank), offload (param_offload, optimizer_offload), lower gpu_memory_utilization or the "
+    "tokens of a micro-batch, or take more devices"
+)
 
 
 @dataclass(frozen=True)
@@ -28,410 +37,240 @@ class Shape:
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
+    heads: int
+    kv_heads: int
     head_dim: int
     tied: bool = False
     qk_norm: bool = False
-    qkv_bias: bool = False
-
-    def __post_init__(self) -> None:
-        if not all(isinstance(size, int) and size > 0 for size in asdict(self).values() if not isinstance(size, bool)):
-            raise ValueError(f"no sizes of a decoder: {self}")
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "Shape":
+    def from_config(cls, config: dict[str, Any]) -> "Shape":
         """Sizes from the content of a config.json; KeyError or ValueError where it is no dense decoder."""
-        heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        kind = str(config.get("model_type", ""))
-        return cls(
-            config["vocab_size"],
-            hidden,
-            config["intermediate_size"],
-            config["num_hidden_layers"],
-            heads,
-            config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or hidden // heads,
-            bool(config.get("tie_word_embeddings", False)),
-            kind == "qwen3",
-            kind == "qwen2" or bool(config.get("attention_bias", False)),
-        )
+        names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        sizes = [config[name] for name in names]
+        sizes += [config.get("num_key_value_heads") or sizes[4], config.get("head_dim") or sizes[1] // sizes[4]]
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ValueError(f"no sizes of a decoder: {sizes}")
+        return cls(*sizes, bool(config.get("tie_word_embeddings")), config.get("model_type") == "qwen3")
 
     @property
     def linears(self) -> list[tuple[int, int]]:
         """Inputs and outputs of a layer's linear maps."""
-        h, q = self.hidden_size, self.num_attention_heads * self.head_dim
-        kv, f = self.num_key_value_heads * self.head_dim, self.intermediate_size
+        h, q, kv, f = (
+            self.hidden_size,
+            self.heads * self.head_dim,
+            self.kv_heads * self.head_dim,
+            self.intermediate_size,
+        )
         return [(h, q), (h, kv), (h, kv), (q, h), (h, f), (h, f), (f, h)]
 
     @property
-    def layer_parameters(self) -> int:
-        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
-        biases = sum(out for _, out in self.linears[:3]) if self.qkv_bias else 0
-        return sum(i * o for i, o in self.linears) + norms + biases
+    def layer(self) -> int:
+        """Parameters of a layer; norms and biases, less than a thousandth, are left out."""
+        return sum(i * o for i, o in self.linears)
+
+    @property
+    def embedding(self) -> int:
+        return self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
-        return embeddings + self.num_hidden_layers * self.layer_parameters + self.hidden_size
+        return self.embedding * (1 if self.tied else 2) + self.num_hidden_layers * self.layer
 
     def adapter_parameters(self, rank: int) -> int:
         """Parameters of adapters of this rank at every linear map of the layers."""
         return self.num_hidden_layers * sum(rank * (i + o) for i, o in self.linears)
 
-    def cache_bytes(self, itemsize: int = 2) -> int:
-        """Keys and values of one token."""
-        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * itemsize
+    def saved_per_token(self, size: int, mask: int) -> int:
+        """What autograd saves in one layer: inputs of linear maps, norms (in float32), attention, gate.
 
-
-@dataclass(frozen=True)
-class Training:
-    """What is kept for one trained model on one device.
-
-    Attributes:
-        ranks: devices that share one copy.
-        rank: of the adapters; 0 trains all weights.
-        dtype: in which the weights, their gradients and the moments are kept.
-        compute: in which FSDP gathers the weights and the model computes.
-        tokens: of a micro-batch, padding included.
-        padded: whether the responses of a micro-batch are rows of one length, not packed behind each other.
-        masked: tokens of a row of sdpa's mask, all of a packed micro-batch; 0 where flash attention needs no mask.
-        head: whether it has an output layer over the vocabulary (a critic has none).
-        host: whether it computes on a processor.
-        streamed: whether FSDP2 keeps weights, gradients and moments in host memory while it trains (offload_policy).
-        kept_whole: whether what FSDP gathers stays gathered from the forward to the backward pass.
-        deferred: whether gradients wait, whole and in float32, for the last micro-batch to be reduced.
-    """
-
-    shape: Shape
-    ranks: int = 1
-    rank: int = 0
-    dtype: str = "fp32"
-    compute: str = "bf16"
-    tokens: int = 0
-    padded: bool = False
-    masked: int = 0
-    checkpointing: bool = True
-    fused: bool = False
-    offload_parameters: bool = False
-    offload_optimizer: bool = False
-    head: bool = True
-    host: bool = False
-    streamed: bool = False
-    kept_whole: bool = False
-    deferred: bool = False
-
-    @property
-    def parameters(self) -> int:
-        """Of the base model; a critic has an output of one value in the place of the head."""
-        s = self.shape
-        body = self._embedding + s.num_hidden_layers * s.layer_parameters + s.hidden_size
-        return body + (self._head if self.head else s.hidden_size)
-
-    @property
-    def _embedding(self) -> int:
-        return self.shape.vocab_size * self.shape.hidden_size
-
-    @property
-    def _head(self) -> int:
-        return self._embedding if self.head and not self.shape.tied else 0
-
-    @property
-    def trained(self) -> int:
-        return self.shape.adapter_parameters(self.rank) if self.rank else self.parameters
-
-    @property
-    def weights(self) -> int:
-        adapters = self.trained if self.rank else 0
-        return self._kept(self.parameters + adapters)
-
-    @property
-    def gradients(self) -> int:
-        return 4 * self.trained if self.deferred else self._kept(self.trained)
-
-    @property
-    def optimizer(self) -> int:
-        """AdamW's two moments."""
-        return 2 * self._kept(self.trained)
-
-    def _kept(self, parameters: int) -> int:
-        """One number for each of so many parameters, shared out over the ranks."""
-        return 0 if self.streamed else parameters * BYTES[self.dtype] // self.ranks
-
-    @property
-    def stepping(self) -> int:
-        """What AdamW computes beside its state, the root of the second moment.
-
-        On an accelerator of all parameters at once (torch 2.13, optim/adam.py:762), on a processor of one after the
-        other, where the root and its quotient stand beside each other (line 544).
+        Beside a mask, sdpa gets keys and values repeated to the number of heads, and keeps a row of it in every layer.
         """
-        if not self.host:
-            return self._kept(self.trained)
-        linear = max(self.rank * max(pair) if self.rank else pair[0] * pair[1] for pair in self.shape.linears)
-        largest = linear if self.rank else max(linear, self._embedding)
-        return 2 * largest * BYTES[self.dtype] // self.ranks
-
-    @property
-    def gathered(self) -> int:
-        """The units that FSDP holds whole: the embedding or the head, a layer, and the one that it fetches ahead."""
-        if self.kept_whole:
-            return BYTES[self.compute] * self.parameters
-        layers = 1 if self.host and self.ranks == 1 else 2
-        return BYTES[self.compute] * (self._embedding + layers * self.shape.layer_parameters)
-
-    @property
-    def layer_activations(self) -> int:
-        """What autograd saves for one layer and token: inputs of linear maps, norms, rotary, attention, gate."""
-        s, size = self.shape, BYTES[self.compute]
-        q, kv = s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim
-        # float32 in the norms, as transformers computes them; what a frozen weight multiplies is not kept
-        norm = 4 if self.rank else 4 + size
-        norms = norm * 2 * s.hidden_size
-        qk = norm * (q + kv) if s.qk_norm else 0
-        # beside a mask, sdpa gets keys and values repeated to the number of heads (transformers 5.10,
-        # integrations/sdpa_attention.py:59), and keeps the mask of every layer as numbers
-        repeated = q if self.masked else kv
-        attention = size * (s.hidden_size + 2 * q + 2 * repeated + q + self.masked)
-        gate = size * (s.hidden_size + 4 * s.intermediate_size)
-        return norms + qk + attention + gate
-
-    @property
-    def kept(self) -> int:
-        """What the forward pass leaves for the backward pass, the logits left out."""
-        s = self.shape
-        layer = BYTES[self.compute] * s.hidden_size if self.checkpointing else self.layer_activations
-        last_norm = (4 + BYTES[self.compute]) * s.hidden_size
-        return self.tokens * (layer * s.num_hidden_layers + last_norm)
-
-    @property
-    def activations(self) -> int:
-        """The logits are gone when a layer goes back, which has two gradients of the gate beside what was kept."""
-        again = self.layer_activations if self.checkpointing else 0
-        gate = 2 * BYTES[self.compute] * self.shape.intermediate_size
-        return self.kept + max(self.tokens * (again + gate), self.logits)
-
-    @property
-    def logits(self) -> int:
-        """bfloat16 from the model, float32 for the log-probs, and the gradient of either.
-
-        In float32 (verl 0.9.1, utils/torch_functional.py:logprobs_from_logits_v2) the logits, the gradient of their
-        log-sums and that of `gather`, as many bytes. Padded rows are cut out into a copy, and the nested view of them
-        keeps the first (transformer_impl.py, `torch.nested.narrow`).
-        """
-        if not self.head:
-            return 0
-        if self.fused:
-            return min(self.tokens, FUSED_CHUNK) * self.shape.vocab_size * (2 + 4 + 4 + 2)
-        cut = BYTES[self.compute] if self.padded else 0
-        return self.tokens * self.shape.vocab_size * (2 + 4 + 4 + 2 + cut)
-
-    @property
-    def reducing(self) -> int:
-        """What a backward pass takes beside the gradients of the micro-batches before, at the largest unit of FSDP.
-
-        Its gradients are copied in float32 and reduced into new memory before they are added (torch 2.13,
-        _fully_shard/_fsdp_collectives.py:foreach_reduce). A tied embedding stays gathered, and its gradient comes
-        twice, from the head and from the input.
-        """
-        size, embedding = BYTES[self.compute], self._embedding
-        tied = size * embedding if self.shape.tied else 0
-        each = 4 + max(size, 4 // self.ranks)
-        if self.rank:
-            return self.shape.adapter_parameters(self.rank) // self.shape.num_hidden_layers * each + tied + self.kept
-        layer = self.shape.layer_parameters * each + tied + self.kept
-        head = embedding * each + self.kept if self._head else 0
-        return max(layer, head, embedding * max(each, size * (3 if self.shape.tied else 2)))
-
-    @property
-    def update(self) -> int:
-        """Bytes on a device while this model is updated, in the second micro-batch of the second update or later."""
-        moments = (self.gathered + self.activations, self.reducing, self.stepping)
-        return self.weights + self.gradients + self.optimizer + max(moments)
-
-    @property
-    def building(self) -> int:
-        """On a processor the weights stand twice while FSDP2 takes them over (verl 0.9.1, transformer_impl.py:471).
-
-        On an accelerator the first copy is in host memory.
-        """
-        return 2 * self.weights if self.host else 0
-
-    @property
-    def resting(self) -> int:
-        """Bytes on a device while something else runs."""
-        weights = 0 if self.offload_parameters else self.weights
-        return weights + (0 if self.offload_optimizer else self.optimizer)
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        norms = (4 + size) * (2 * self.hidden_size + (q + kv if self.qk_norm else 0))
+        attention = 3 * q + 2 * (q if mask else kv) + mask
+        return norms + size * (2 * self.hidden_size + attention + 4 * self.intermediate_size)
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A rollout engine on one device.
+class Model(NamedTuple):
+    """Bytes of a trained model: weights, gradients and AdamW's moments; the most in its update; what else may run
+    beside; and while it is loaded."""
 
-    Attributes:
-        models: shapes of the models it holds; two for tandem.
-        shared: whether one set of weights, the first model's, serves them all.
-        share: of the device that it takes.
-        length: tokens of the longest sequence.
-        sleeps: gives its memory back while models are updated.
-    """
-
-    models: tuple[Shape, ...]
-    share: float
-    length: int
-    parallel: int = 1
-    itemsize: int = 2
-    sleeps: bool = True
-    shared: bool = False
-
-    @property
-    def weights(self) -> int:
-        held = self.models[:1] if self.shared else self.models
-        return sum(m.parameters for m in held) * self.itemsize // self.parallel
-
-    @property
-    def cache_per_token(self) -> int:
-        return sum(m.cache_bytes(self.itemsize) for m in self.models) // self.parallel
-
-    def cache(self, device: int) -> int:
-        """Bytes left for keys and values, after the weights and the working memory of a pass."""
-        return int(self.share * device) - self.weights - CONTEXT
+    state: int
+    update: int
+    resting: int
+    building: int
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A run on one device."""
+class Engine(NamedTuple):
+    """Bytes of a rollout engine: its weights, its share of the device, its longest sequence's keys and values."""
 
-    trained: tuple[Training, ...]
-    engines: tuple[Engine, ...]
-    device: int | None
-    context: int = CONTEXT
+    weights: int
+    share: int
+    sequence: int
+    sleeps: bool
 
-    def update(self) -> int:
-        """Bytes at the peak of the update of the largest model, the others resting."""
-        peaks = []
-        for model in self.trained:
-            rest = sum(other.resting for other in self.trained if other is not model)
-            peaks.append(model.update + rest)
-        awake = sum(int(e.share * self._engines_device) for e in self.engines if not e.sleeps)
-        return max(peaks, default=0) + awake + 2 * self.context
 
-    def rollout(self) -> int:
-        """Bytes while the largest engine writes, all trained models resting."""
-        device = self._engines_device
-        wanted = max((max(int(e.share * device), e.weights + self.context) for e in self.engines), default=0)
-        return sum(model.resting for model in self.trained) + wanted + self.context
+def trained_model(shape: Shape, model: Any, fsdp: Any, tokens: int, config: Any, *, host: bool, head: bool) -> Model:
+    """What one role takes, from its nodes of the config and the tokens of a micro-batch, padding included."""
+    world, ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node, fsdp.get("fsdp_size") or -1
+    kept = BYTES[str(fsdp.model_dtype)] / (world if ranks < 0 else min(ranks, world))
+    size = BYTES[str((fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16"))]
+    base = shape.parameters - (0 if head or shape.tied else shape.embedding)
+    adapters = shape.adapter_parameters(int(model.get("lora_rank") or 0))
+    weights, moments = kept * (base + adapters), 2 * kept * (adapters or base)
+    state = weights + 1.5 * moments
 
-    def problem(self) -> str | None:
-        """A sentence where the run cannot fit, with the knob that gives most; None where it fits or nobody knows."""
-        if self.device is None:
+    sdpa = (model.get("override_config") or {}).get("attn_implementation") == "sdpa"
+    mask = (tokens if model.use_remove_padding else _longest(config)) if sdpa else 0
+    saved, hidden = shape.saved_per_token(size, mask), shape.hidden_size
+    # With checkpointing a layer keeps its input, and is computed again when the gradient comes.
+    layer, again = (size * hidden, saved) if model.enable_gradient_checkpointing else (saved, 0)
+    forward = shape.num_hidden_layers * layer + (4 + size) * hidden
+    # bfloat16 from the model, float32 for the log-probs, and the gradient of either: gone when a layer goes back.
+    chunk = min(tokens, FUSED_CHUNK) if model.get("use_fused_kernels") else tokens
+    logits = chunk * shape.vocab_size * 12 if head else 0
+    activations = tokens * forward + max(tokens * (again + 2 * size * shape.intermediate_size), logits)
+    # FSDP gathers the embedding and a layer. On an accelerator AdamW's step takes one number more for every parameter.
+    peak = max(size * (shape.embedding + shape.layer) + activations, 0 if host else moments / 2)
+    resting = (0 if fsdp.param_offload else weights) + (0 if fsdp.optimizer_offload else moments)
+    # On a processor the weights stand twice for a moment; else the first copy is in host memory.
+    return Model(int(state), int(state + peak), int(resting), int(2 * weights) if host else 0)
+
+
+def rollout_engine(tree: Any, shape: Shape, device: int) -> Engine:
+    """The engine of one policy; a tandem engine holds a junior, whose weights may be the senior's."""
+    rollout, models, held = tree.actor_rollout_ref.rollout, [shape], [shape]
+    if tandem := ((rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("tandem_config"):
+        models = [shape, shape_of(tandem.get("junior_model")) or shape]
+        given = {name: value for name, value in tandem.items() if value is not None}
+        known = given.keys() <= {field.name for field in fields(TandemConfig)}
+        shared = known and decide(TandemConfig(**given), tandem_senior(tree.actor_rollout_ref))[0]
+        held = models[:1] if shared else models
+    parallel, size = int(rollout.tensor_model_parallel_size), BYTES.get(str(rollout.dtype), 2)
+    token = sum(2 * model.num_hidden_layers * model.kv_heads * model.head_dim for model in models)
+    return Engine(
+        sum(model.parameters for model in held) * size // parallel,
+        int(rollout.gpu_memory_utilization * device),
+        int(rollout.max_model_len or _longest(tree)) * token * size // parallel,
+        bool(rollout.free_cache_engine and tree.actor_rollout_ref.hybrid_engine),
+    )
+
+
+def parts_of(config: Any, device: str, size: int) -> tuple[list[Model], list[Engine]] | None:
+    """The trained models, a critic last, and the engines; None without FSDP or where a config.json is not at hand."""
+    if not str(config.actor_rollout_ref.actor.strategy).startswith("fsdp"):
+        return None
+    models, engines, host = [], [], device == "cpu"
+    for tree in filter(None, (config, config.get("proposer"))):
+        group, actor = tree.actor_rollout_ref, tree.actor_rollout_ref.actor
+        if (shape := shape_of(group.model.path)) is None:
             return None
-        if self.host:
-            return self._problem_of_a_host()
-        for engine in self.engines:
-            room, needed = engine.cache(self.device), engine.length * engine.cache_per_token
-            if room < needed:
-                return (
-                    f"the engine's share of {engine.share:.0%} of {_gib(self.device)} leaves {_gib(max(room, 0))} for "
-                    f"keys and values beside {_gib(engine.weights)} of weights, and one sequence of {engine.length} "
-                    f"tokens takes {_gib(needed)}: raise actor_rollout_ref.rollout.gpu_memory_utilization, or shorten "
-                    "the sequences"
-                )
-        for phase, bytes_needed in (("update", self.update()), ("rollout", self.rollout())):
-            if bytes_needed > self.device:
-                knob, after = self.best_knob(phase)
-                return (
-                    f"the {phase} phase needs about {_gib(bytes_needed)} of a device's {_gib(self.device)}; what gives "
-                    f"most is {knob}, which leaves {_gib(after)}"
-                )
+        packed, rows = int(actor.ppo_max_token_len_per_gpu or 16384), int(actor.ppo_micro_batch_size_per_gpu or 1)
+        tokens = packed if actor.use_dynamic_bsz else rows * _longest(tree)
+        models.append(trained_model(shape, group.model, actor.fsdp_config, tokens, config, host=host, head=True))
+        engines.append(rollout_engine(tree, shape, size))
+    if (critic := config.critic).get("enable"):
+        if (shape := shape_of(critic.model.path)) is None:
+            return None
+        # verl 0.9 packs the critic's micro-batches under this budget alone; a small batch does not fill it.
+        rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
+        batch = -(-rows // (config.trainer.nnodes * config.trainer.n_gpus_per_node)) * _longest(config)
+        tokens = min(int(critic.get("ppo_infer_max_token_len_per_gpu") or 32768), batch)
+        models.append(trained_model(shape, critic.model, critic.fsdp, tokens, config, host=host, head=False))
+    return models, engines
+
+
+def phases_of(models: list[Model], engines: list[Engine], *, host: bool) -> dict[str, int]:
+    """Bytes at the peak of each: one model is updated while the others rest, the largest engine writes.
+
+    On a host an engine takes no share of the memory that models are trained in.
+    """
+    resting = sum(model.resting for model in models)
+    update = max(model.update - model.resting for model in models) + resting
+    if host:
+        return {"loading": sum(model.building for model in models), "update": update}
+    awake = sum(engine.share for engine in engines if not engine.sleeps)
+    largest = max(max(engine.share, engine.weights + CONTEXT) for engine in engines)
+    return {"update": update + awake + 2 * CONTEXT, "rollout": resting + largest + CONTEXT}
+
+
+def problem_of(models: list[Model], engines: list[Engine], size: int, *, host: bool) -> str | None:
+    """Why a run cannot fit on devices of this size; None where it fits."""
+    for engine in () if host else engines:
+        room = max(engine.share - engine.weights - CONTEXT, 0)
+        if room < engine.sequence:
+            return (
+                f"an engine has {_gib(room)} for keys and values beside {_gib(engine.weights)} of weights, and its "
+                f"longest sequence takes {_gib(engine.sequence)}: raise "
+                "actor_rollout_ref.rollout.gpu_memory_utilization, or shorten the sequences"
+            )
+    for phase, needed in phases_of(models, engines, host=host).items():
+        if needed > size:
+            return f"the {phase} phase needs about {_gib(needed)} of the {_gib(size)} that a worker has here: {ADVICE}"
+    return None
+
+
+def check_memory(config: Any, device: str, *, show: bool = False) -> None:
+    """Print the estimate on request, and refuse a run that cannot fit on its devices; on a CPU a dry run is only told.
+
+    Raises:
+        ConfigError: with the phase and the sizes.
+    """
+    size, host = device_bytes(config, device), device == "cpu"
+    if (parts := parts_of(config, device, size or 0)) is None:
+        if show:
+            print("memory: the model's config.json is not at hand, so nothing is estimated")
+        return
+    if show:
+        found = {"weights, gradients and moments": sum(model.state for model in parts[0])}
+        found |= {"weights of the engines": sum(engine.weights for engine in parts[1])}
+        found |= {f"peak of the {phase} phase": needed for phase, needed in phases_of(*parts, host=host).items()}
+        for name, needed in found.items():
+            print(f"memory of a device: {name:<32} {_gib(needed):>12}")
+        print(f"memory of a device: {'it has':<32} {_gib(size) if size else 'unknown here':>12}")
+    problem = problem_of(*parts, size, host=host) if size else None
+    if problem and show and host:
+        # What is tried without its GPUs, before it goes to them.
+        print(f"memory: this machine would refuse the run, since {problem}")
+    elif problem:
+        raise ConfigError(problem)
+
+
+def shape_of(path: str | None) -> Shape | None:
+    """A model's sizes from its folder or the hub's cache; None where they are not at hand."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        local = looks_local(path or "")
+        file = Path(path or "").expanduser() / "config.json" if local else try_to_load_from_cache(path, "config.json")
+        return Shape.from_config(json.loads(Path(file).read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError, KeyError, ZeroDivisionError):
         return None
 
-    @property
-    def host(self) -> bool:
-        """Whether the models are trained on processors, in memory that engines do not take a share of."""
-        return any(model.host for model in self.trained)
 
-    @property
-    def _engines_device(self) -> int:
-        return 0 if self.host else self.device or 0
+def device_bytes(config: Any, device: str) -> int | None:
+    """The smallest accelerator here, else what ``one_gpu.gb`` says, or None; on a CPU, a worker's share of memory."""
+    if device == "cpu":
+        return host_bytes() // int(config.trainer.n_gpus_per_node)
+    import torch
 
-    def _problem_of_a_host(self) -> str | None:
-        assert self.device is not None
-        if (building := sum(model.building for model in self.trained)) > self.device:
-            return (
-                f"on a CPU the weights stand twice while a model is built, which needs about {_gib(building)} of the "
-                f"{_gib(self.device)} of memory that a worker has here: take a smaller model, or a machine with a GPU"
-            )
-        if (needed := self.update()) > self.device:
-            knob, after = self.best_knob("update")
-            return (
-                f"the update phase needs about {_gib(needed)} of the {_gib(self.device)} of memory that a worker has "
-                f"on this machine's CPU; what gives most is {knob}, which leaves {_gib(after)}"
-            )
-        return None
+    if torch.cuda.is_available():
+        return min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
+    return int(config.one_gpu.gb) * GIB if config.get("one_gpu") else None
 
-    def best_knob(self, phase: str) -> tuple[str, int]:
-        """The setting whose change lowers a phase most, and what the phase takes then."""
-        measure = Plan.update if phase == "update" else Plan.rollout
-        return min(((name, measure(plan)) for name, plan in self._changes()), key=lambda item: item[1])
 
-    def _changes(self) -> list[tuple[str, "Plan"]]:
-        def training(**changes: Any) -> Plan:
-            return replace(self, trained=tuple(replace(model, **changes) for model in self.trained))
+def host_bytes(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Memory of this machine, or of the container (cgroup v2) where that has less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(physical, int(limit.read_text(encoding="utf-8")))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return physical
 
-        with_critic = any(not model.head for model in self.trained)
 
-        def named(actor: str, critic: str) -> str:
-            return f"actor_rollout_ref.{actor}, critic.{critic}" if with_critic else f"actor_rollout_ref.{actor}"
-
-        half = tuple(replace(model, tokens=model.tokens // 2) for model in self.trained)
-        adapters, checkpointing = "model.lora_rank=32", "model.enable_gradient_checkpointing=true"
-        offload = "param_offload=true and optimizer_offload=true"
-        found = [
-            (named(adapters, adapters), training(rank=32)),
-            (named("actor.fsdp_config.model_dtype=bf16", "fsdp.model_dtype=bf16"), training(dtype="bf16")),
-            (named(checkpointing, checkpointing), training(checkpointing=True)),
-            ("actor_rollout_ref.model.use_fused_kernels=true", training(fused=True)),
-            (
-                "half of " + named("actor.ppo_max_token_len_per_gpu", "ppo_infer_max_token_len_per_gpu"),
-                replace(self, trained=half),
-            ),
-            (
-                named(f"actor.fsdp_config.{offload}", f"fsdp.{offload}"),
-                training(offload_parameters=True, offload_optimizer=True),
-            ),
-            (
-                "twice as many devices",
-                replace(self, trained=tuple(replace(m, ranks=2 * m.ranks) for m in self.trained)),
-            ),
-        ]
-        if self.host:
-            # Offloaded state stays in the same memory, more workers share it, and the fused kernels are for GPUs.
-            return [change for change in found if not re.search(r"offload|devices|fused", change[0])]
-        lower = tuple(replace(e, share=e.share / 2) for e in self.engines)
-        return [*found, ("half of actor_rollout_ref.rollout.gpu_memory_utilization", replace(self, engines=lower))]
-
-    def rows(self) -> list[tuple[str, str]]:
-        """The estimate as lines of a table."""
-        found = []
-        for number, model in enumerate(self.trained):
-            name = f"model {number + 1}" if len(self.trained) > 1 else "actor"
-            found += [
-                (f"{name}: weights", _gib(model.weights)),
-                (f"{name}: gradients, optimizer", f"{_gib(model.gradients)}, {_gib(model.optimizer)}"),
-                (f"{name}: gathered units", _gib(model.gathered)),
-                (f"{name}: activations of {model.tokens:,} tokens", _gib(model.activations)),
-            ]
-            if model.building:
-                found.append((f"{name}: while it is built", _gib(model.building)))
-        for engine in self.engines:
-            found.append(("engine: weights", _gib(engine.weights)))
-            if self.device and not self.host:
-                tokens = max(engine.cache(self.device), 0) // engine.cache_per_token
-                found.append(("engine: room for keys and values", f"{tokens:,} tokens"))
-        found.append(("peak while models are updated", _gib(self.update())))
-        found.append(("peak while responses are written", _gib(self.rollout())))
-        found.append(("the device has", _gib(self.device) if self.device else "a size that is not known here"))
-        return found
+def _longest(tree: Any) -> int:
+    return int(tree.data.max_prompt_length + tree.data.max_response_length)
 
 
 def _gib(count: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import adapter_checks, cluster, config_checks, memory_plan, value_checks, worker_checks
+from recipes.launch import adapter_checks, cluster, config_checks, memory, value_checks, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -139,7 +139,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
         _describe(config, defaults, device)
-    memory_plan.check_memory(config, device, show=dry_run)
+    memory.check_memory(config, device, show=dry_run)
     from recipes.launch import preflight
 
     preflight.check_run(config, offline_is_fatal=not dry_run)

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.launch import memory_plan
-from recipes.launch.memory import GIB
+from recipes.launch.memory import GIB, shape_of
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import Trajectories, open_journal, read
 from recipes.step_ppo.pipeline.training_run import FINISHED
@@ -109,7 +108,7 @@ def check_prm_memory(args: argparse.Namespace) -> None:
 
     if args.prm_launcher or "--deepspeed" in args.prm_options or torch.cuda.device_count() < 2:
         return
-    shape = memory_plan.shape_of(args.prm_model)
+    shape = shape_of(args.prm_model)
     if shape is None or (Path(args.output) / "prm" / FINISHED).is_file():
         return
     needed, there = TRAINED_BYTES * shape.parameters, torch.cuda.get_device_properties(0).total_memory

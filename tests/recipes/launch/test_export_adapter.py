@@ -1,4 +1,4 @@
-"""An adapter leaves a checkpoint beside its base model, or added to it; the same logits either way."""
+"""An adapter leaves a checkpoint added to its base model, with the same logits."""
 
 import json
 
@@ -41,36 +41,24 @@ def checkpoint(tmp_path):
 
 
 @torch.no_grad()
-def test_both_ways_give_the_trained_model(checkpoint, tmp_path):
-    from peft import PeftModel
+def test_the_export_is_the_trained_model(checkpoint, tmp_path):
     from transformers import AutoModelForCausalLM
 
     folder, ids, expected = checkpoint
-    assert export_adapter.main([str(folder), str(tmp_path / "beside")]) == 0
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "beside", dtype=torch.float32)
-    plain = base(input_ids=ids).logits
-    model = PeftModel.from_pretrained(base, tmp_path / "beside" / export_adapter.ADAPTER).eval()
-    assert torch.allclose(model(input_ids=ids).logits, expected, atol=1e-5)
-    assert (plain - expected).abs().max() > 0.05, "the adapter must matter for this test to mean something"
-
-    assert export_adapter.main([str(folder), str(tmp_path / "merged"), "--merge"]) == 0
+    assert export_adapter.main([str(folder), str(tmp_path / "merged")]) == 0
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     # the sum is rounded to the bfloat16 of the exported base
     assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-2)
     assert not (tmp_path / "merged" / export_adapter.ADAPTER).exists()
 
 
-def test_what_is_no_checkpoint_with_adapters_is_refused(checkpoint, tmp_path, capsys):
+def test_what_is_no_checkpoint_with_adapters_or_would_be_overwritten_is_refused(checkpoint, tmp_path):
     folder, *_ = checkpoint
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").write_text("")
     assert export_adapter.main([str(folder), str(tmp_path / "full")]) == 2
     assert export_adapter.main([str(folder), str(tmp_path / "full" / "kept")]) == 2
-    (folder / export_adapter.META).write_text('{"r": 4, ')
-    assert export_adapter.main([str(folder), str(tmp_path / "new")]) == 2
+    assert export_adapter.main([str(tmp_path), str(tmp_path / "new")]) == 2
     (folder / export_adapter.META).unlink()
     assert export_adapter.main([str(folder), str(tmp_path / "new")]) == 2
-    assert export_adapter.main([str(tmp_path), str(tmp_path / "new")]) == 2
-    told = capsys.readouterr().err
-    assert told.count("is not an empty folder") == 2 and "is damaged" in told
-    assert "trained without adapters" in told and "holds no fsdp_config.json" in told
+    assert not (tmp_path / "new").exists()
