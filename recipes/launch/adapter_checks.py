@@ -6,8 +6,6 @@ from recipes.errors import ConfigError
 from vllm_patches.tandem.weight_sharing import Senior
 
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
-# vLLM's table of adapter ranks ends here.
-LARGEST_RANK = 512
 
 
 def adapter_rank(config: Any) -> int:
@@ -51,21 +49,21 @@ def _check(config: Any, prefix: str) -> None:
     if fsdp and megatron_rank > 0:
         raise ConfigError(
             f"{prefix}{MODEL}.lora.rank={megatron_rank} is read by Megatron and by the rollout engine, and FSDP trains "
-            f"all weights under it: set {prefix}{MODEL}.lora_rank and lora_alpha"
+            f"all weights under it: set {prefix}{MODEL}.lora_rank and lora_alpha",
+            f"{prefix}{MODEL}.lora.rank",
         )
-    if rank < 0 or rank > LARGEST_RANK:
-        raise ConfigError(
-            f"{prefix}{MODEL}.lora_rank={rank}: expected 0 for all weights, or a rank of at most {LARGEST_RANK}, the "
-            "largest that vLLM serves"
-        )
+    if rank < 0:
+        raise ConfigError(f"{prefix}{MODEL}.lora_rank={rank} trains all weights: set 0", f"{prefix}{MODEL}.lora_rank")
     if rank == 0:
         return
     if not model.lora_alpha or model.lora_alpha <= 0:
-        raise ConfigError(f"{prefix}{MODEL}.lora_alpha={model.lora_alpha} switches the adapters off: set it above 0")
+        key = f"{prefix}{MODEL}.lora_alpha"
+        raise ConfigError(f"{key}={model.lora_alpha} switches the adapters off: set it above 0", key)
     if group.rollout.get("layered_summon") and group.rollout.load_format == "dummy":
         raise ConfigError(
             f"{prefix}{ROLLOUT}.layered_summon=true sends adapters alone, and load_format=dummy gives the engine no "
-            f"base model: set {prefix}{ROLLOUT}.load_format=auto"
+            f"base model: set {prefix}{ROLLOUT}.load_format=auto",
+            f"{prefix}{ROLLOUT}.load_format",
         )
     _refuse_export(group.actor, f"{prefix}actor_rollout_ref.actor")
 
@@ -75,5 +73,6 @@ def _refuse_export(node: Any, key: str) -> None:
     if "hf_model" in contents:
         raise ConfigError(
             f"{key}.checkpoint.save_contents has hf_model, and with adapters verl would write a model folder that "
-            "loads as random weights: leave it out, and export with python -m recipes.launch.export_adapter"
+            "loads as random weights: leave it out, and export with python -m recipes.launch.export_adapter",
+            f"{key}.checkpoint.save_contents",
         )

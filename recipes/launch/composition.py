@@ -38,23 +38,19 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _sentence(error: Exception, known: Iterable[str]) -> str:
+def _refusal(error: Exception, known: Iterable[str]) -> ConfigError:
     """The cause at the bottom of Hydra's chain, with the nearest known key when a key is unknown."""
-    text = str(error)
-    missing = re.search(r"Could not override '([^']+)'", text) or re.search(
-        r"In '[^']*': (Could not find '[^']+')", text
-    )
-    if missing and "Could not override" in missing.group(0):
+    text, cause = str(error), error.__cause__
+    if missing := re.search(r"Could not override '([^']+)'", text):
         key = missing.group(1)
+        if cause is not None and "not in struct" not in str(cause) and "is not in" not in str(cause):
+            return ConfigError(f"{key}: {_first_line(cause)}", key)
         near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
-        cause = error.__cause__
-        if cause is not None and "not in struct" not in str(cause) and "is not in" not in str(cause):
-            return f"{key}: {_first_line(cause)}"
-        return f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}"
+        return ConfigError(f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}", key)
     told = " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
-    cause = error.__cause__
-    return f"{told}: {_first_line(cause)}" if cause is not None and told.startswith("Error merging") else told
+    merging = cause is not None and told.startswith("Error merging")
+    return ConfigError(f"{told}: {_first_line(cause)}" if merging else told)
 
 
 def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> DictConfig:
@@ -69,7 +65,7 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
         except HydraException as error:
             key, _, value = override.partition("=")
             hint = f"; a value with special characters stands in quotes: {key}=\"'{value}'\"" if key and value else ""
-            raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}{hint}") from error
+            raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}{hint}", key) from error
     GlobalHydra.instance().clear()
     path = f"hydra.searchpath=[{','.join([VERL_CONFIG, *SHARED_CONFIGS])}]"
     try:
@@ -84,7 +80,7 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
                     known = list(flatten(compose(config_name=name, overrides=[path, *selections])))
                 except (HydraException, OmegaConfBaseException):
                     known = []
-        raise ConfigError(_sentence(error, known)) from error
+        raise _refusal(error, known) from error
 
 
 @cache
@@ -126,7 +122,7 @@ def refuse_unknown_additions(overrides: Sequence[str], defaults: DictConfig, own
             continue
         near = difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)
         hint = f"; did you mean {parent}.{near[0]}?" if near else ""
-        raise ConfigError(f"unknown key {key!r}: verl has no such setting and would not read it{hint}")
+        raise ConfigError(f"unknown key {key!r}: verl has no such setting and would not read it{hint}", key)
 
 
 _ABSENT = object()

@@ -1,28 +1,19 @@
 """Refusals that need the composed config: platform, verl's own validation, micro-batches, registrations."""
 
 import contextlib
-import difflib
 import importlib.util
 import sys
 import traceback
 from collections.abc import Sequence
 
 from recipes import plugin
+from recipes.common.guards import require, require_off
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.plugin import Row
 from recipes.upstream import startup_errors
 
-# What verl imports for a tracker, of those that are not part of verl.
-TRACKER_MODULES = {
-    "wandb": "wandb",
-    "tracking": "wandb",
-    "mlflow": "mlflow",
-    "swanlab": "swanlab",
-    "vemlp_wandb": "volcengine_ml_platform",
-    "tensorboard": "tensorboard",
-    "clearml": "clearml",
-    "trackio": "trackio",
-}
+# Trackers whose package has their name; verl imports it when the models are loaded.
+TRACKER_PACKAGES = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio")
 
 
 def check_training_engine(overrides: Sequence[str]) -> None:
@@ -32,33 +23,20 @@ def check_training_engine(overrides: Sequence[str]) -> None:
         if key == "model_engine" and engine.strip("'\"") != "dp":
             raise ConfigError(
                 f"model_engine={engine}: these recipes train with verl's FSDP engines only: leave it out, and choose "
-                "with actor_rollout_ref.actor.strategy=fsdp2 or fsdp"
+                "with actor_rollout_ref.actor.strategy=fsdp2 or fsdp",
+                key,
             )
 
 
 def check_platform(config, device: str) -> None:
     if device != "cpu":
         return
-    rollout = config.actor_rollout_ref.rollout
-    found = {
-        "actor_rollout_ref.rollout.name": (rollout.name, lambda value: value != "sglang", "vllm"),
-        "actor_rollout_ref.actor.strategy": (config.actor_rollout_ref.actor.strategy, _is_fsdp2, "fsdp2"),
-        "actor_rollout_ref.ref.strategy": (config.actor_rollout_ref.ref.strategy, _is_fsdp2, "fsdp2"),
-        "critic.strategy": (config.critic.strategy, _is_fsdp2, "fsdp2"),
-        "actor_rollout_ref.rollout.free_cache_engine": (rollout.free_cache_engine, lambda value: not value, "false"),
-        "actor_rollout_ref.rollout.enable_sleep_mode": (
-            rollout.get("enable_sleep_mode"),
-            lambda value: not value,
-            "false",
-        ),
-    }
-    for key, (value, fits, wanted) in found.items():
-        if not fits(value):
-            raise ConfigError(f"{key}={value} does not run on a CPU: leave it out or set {wanted}")
-
-
-def _is_fsdp2(value: str) -> bool:
-    return value == "fsdp2"
+    why, rollout = "a CPU runs nothing else", "actor_rollout_ref.rollout"
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"):
+        require(config, f"{role}.strategy", "fsdp2", why=why)
+    require_off(config, f"{rollout}.free_cache_engine", f"{rollout}.enable_sleep_mode", why=why)
+    if config.actor_rollout_ref.rollout.name == "sglang":
+        raise ConfigError(f"{rollout}.name=sglang does not run on a CPU: leave it out", f"{rollout}.name")
 
 
 # Nodes whose path and name are of a class or function of the user's, which verl imports in a worker.
@@ -81,7 +59,7 @@ def check_users_code(config) -> None:
         # verl makes a RuntimeError of whatever a file raises, and keeps it as the cause.
         except (ImportError, AttributeError, SyntaxError, TypeError, RuntimeError) as error:
             error = error.__cause__ or error
-            raise ConfigError(f"{node}: {name!r} cannot be loaded from {path}: {error}") from error
+            raise ConfigError(f"{node}: {name!r} cannot be loaded from {path}: {error}", f"{node}.name") from error
 
 
 def check_group_stage(config) -> None:
@@ -100,7 +78,8 @@ def check_group_stage(config) -> None:
             load_extern_object(hook.path, hook.get("name"))
         except (ImportError, AttributeError, FileNotFoundError, TypeError) as error:
             raise ConfigError(
-                f"algorithm.group_hook: {hook.get('name')!r} of {hook.path} cannot be loaded: {error}"
+                f"algorithm.group_hook: {hook.get('name')!r} of {hook.path} cannot be loaded: {error}",
+                "algorithm.group_hook",
             ) from error
 
 
@@ -121,7 +100,8 @@ def _load_within_limits(reward, faults) -> None:
         raise ConfigError(
             f"reward.custom_reward_function: the process that is to judge responses with {name!r} of {path} cannot "
             f"load it ({reason}); its limits are algorithm.reward_faults.memory_limit={faults.memory_limit} bytes and "
-            f"time_limit={faults.time_limit:g} s"
+            f"time_limit={faults.time_limit:g} s",
+            "reward.custom_reward_function",
         )
 
 
@@ -214,17 +194,10 @@ def check_loggers(logger: str | Sequence[str] | None) -> None:
 
     for name in [logger] if isinstance(logger, str) else logger or ():
         if name not in (*Tracking.supported_backend, "tracking"):
-            near = difflib.get_close_matches(str(name), Tracking.supported_backend, n=1)
-            raise ConfigError(
-                f"trainer.logger names {name!r}, which verl does not have"
-                + (f"; did you mean {near[0]}?" if near else f": {', '.join(Tracking.supported_backend)}")
-            )
-        module = TRACKER_MODULES.get(name)
-        if module and importlib.util.find_spec(module) is None:
-            raise EnvironmentProblem(
-                f"trainer.logger names {name!r}, but the package {module} is not installed: install it, or take the "
-                "name out"
-            )
+            known = ", ".join(Tracking.supported_backend)
+            raise ConfigError(f"trainer.logger names {name!r}, verl has {known}", "trainer.logger")
+        if name in TRACKER_PACKAGES and importlib.util.find_spec(name) is None:
+            raise EnvironmentProblem(f"trainer.logger names {name!r}, which is not installed")
 
 
 def check_registered(rows: Sequence[Row]) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omegaconf import OmegaConf
+
 from recipes.errors import ConfigError
 from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import looks_local
@@ -114,8 +116,8 @@ class Engine(NamedTuple):
 def trained_model(shape: Shape, model: Any, fsdp: Any, tokens: int, config: Any, *, host: bool, head: bool) -> Model:
     """What one role takes, from its nodes of the config and the tokens of a micro-batch, padding included."""
     world, ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node, fsdp.get("fsdp_size") or -1
-    kept = BYTES[str(fsdp.model_dtype)] / (world if ranks < 0 else min(ranks, world))
-    size = BYTES[str((fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16"))]
+    kept = BYTES.get(str(fsdp.model_dtype), 4) / (world if ranks < 0 else min(ranks, world))
+    size = BYTES.get(str(OmegaConf.select(fsdp, "mixed_precision.param_dtype")), 2)
     base = shape.parameters - (0 if head or shape.tied else shape.embedding)
     adapters = shape.adapter_parameters(int(model.get("lora_rank") or 0))
     weights, moments = kept * (base + adapters), 2 * kept * (adapters or base)

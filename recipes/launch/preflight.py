@@ -26,7 +26,7 @@ def check_model(path: str | None, key: str, *, offline_is_fatal: bool = True) ->
         MissingFileError: the folder, its config, tokenizer or weights are missing, or the hub does not have the model.
     """
     if not path:
-        raise ConfigError(f"{key} is not set: give a Hugging Face model folder or a hub id")
+        raise ConfigError(f"{key} is not set: give a Hugging Face model folder or a hub id", key)
     if path.startswith(REMOTE_PREFIXES):
         return
     if looks_local(path):
@@ -75,7 +75,7 @@ def check_data(files: list[str], key: str, *, prompt_key: str, hint: str = "") -
         ConfigError: no file is set. MissingFileError: a file is not there. DataError: it is not what verl reads.
     """
     if not files:
-        raise ConfigError(f"{key} is not set: give a parquet file in verl's format{hint}")
+        raise ConfigError(f"{key} is not set: give a parquet file in verl's format{hint}", key)
     for name in files:
         if name.startswith(REMOTE_PREFIXES):
             continue

@@ -129,7 +129,6 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     defaults = verl_defaults()
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
     value_checks.check_kinds(config, defaults)
-    value_checks.check_values(config)
     _check_method(recipe, config)
     config_checks.check_platform(config, device)
     cluster.poll_fast(config, device)
@@ -159,7 +158,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
 
 def _check_method(recipe: Recipe, config) -> None:
     if not config.trainer.use_v1:
-        raise ConfigError("trainer.use_v1=false is verl's retired trainer; these recipes run on V1: leave it true")
+        raise ConfigError("trainer.use_v1=false is verl's retired trainer: leave it true", "trainer.use_v1")
     recipe.check(config)
 
 

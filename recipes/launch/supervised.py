@@ -89,7 +89,8 @@ def check(config) -> None:
     if records < config.data.train_batch_size:
         raise ConfigError(
             f"data.train_files has {records} records, fewer than one batch of data.train_batch_size="
-            f"{config.data.train_batch_size}"
+            f"{config.data.train_batch_size}",
+            "data.train_batch_size",
         )
 
 

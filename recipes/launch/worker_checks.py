@@ -112,7 +112,8 @@ def check_parallel_sizes(config: Any) -> None:
         if size > 1 and world % size:
             raise ConfigError(
                 f"{key}.ulysses_sequence_parallel_size={size} does not divide the {world} devices "
-                f"(trainer.nnodes={config.trainer.nnodes} x n_gpus_per_node={config.trainer.n_gpus_per_node})"
+                f"(trainer.nnodes={config.trainer.nnodes} x n_gpus_per_node={config.trainer.n_gpus_per_node})",
+                f"{key}.ulysses_sequence_parallel_size",
             )
     rollout = group.rollout
     engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
@@ -123,7 +124,8 @@ def check_parallel_sizes(config: Any) -> None:
         raise ConfigError(
             f"a rollout engine of {engine} devices (tensor x data x pipeline parallel size of {ROLLOUT}) does not "
             f"divide trainer.nnodes={config.trainer.nnodes} x n_gpus_per_node={per_node}: an engine must fill whole "
-            "nodes or fit into one, and no device may be left over"
+            "nodes or fit into one, and no device may be left over",
+            f"{ROLLOUT}.tensor_model_parallel_size",
         )
 
 
@@ -138,7 +140,8 @@ def check_mini_batches(config: Any, trained: Mapping[str, int]) -> None:
             raise ConfigError(
                 f"{node}.ppo_mini_batch_size={rows // n} x rollout.n={n} = {rows} responses cannot be dealt out over "
                 f"{found.ranks} data-parallel ranks: set {node}.ppo_mini_batch_size to a multiple of {fitting}, or use "
-                f"a number of devices that divides {rows * found.ulysses}"
+                f"a number of devices that divides {rows * found.ulysses}",
+                f"{node}.ppo_mini_batch_size",
             )
 
 
@@ -152,18 +155,20 @@ def check_micro_batches(config: Any, trained: Mapping[str, int]) -> None:
         if rows % found.ranks:
             raise ConfigError(
                 f"{found.role}: the {rows} responses of a mini-batch cannot be dealt out over {found.ranks} "
-                "data-parallel ranks: give it the actor's ulysses_sequence_parallel_size"
+                "data-parallel ranks: give it the actor's ulysses_sequence_parallel_size",
+                f"{found.role}.ulysses_sequence_parallel_size",
             )
         if found.packed:
             continue
         share = rows // found.ranks
         key = f"{found.role}.{found.rows_key}"
         if found.rows is None:
-            raise ConfigError(f"{key} is not set: give a divisor of {share}, or set use_dynamic_bsz to pack by tokens")
+            raise ConfigError(f"{key} is not set: give a divisor of {share}, or pack by use_dynamic_bsz", key)
         if share % found.rows:
             raise ConfigError(
                 f"{key}={found.rows} does not divide a mini-batch of {rows} responses on {found.ranks} data-parallel "
-                f"ranks: choose a divisor of {share}"
+                f"ranks: choose a divisor of {share}",
+                key,
             )
 
 
@@ -173,7 +178,8 @@ def check_budgets(config: Any) -> None:
     if bool(group.actor.use_dynamic_bsz) != bool(group.rollout.log_prob_use_dynamic_bsz):
         raise ConfigError(
             f"{ROLLOUT}.log_prob_use_dynamic_bsz={group.rollout.log_prob_use_dynamic_bsz} must equal "
-            f"{ACTOR}.use_dynamic_bsz={group.actor.use_dynamic_bsz}: one engine makes both passes"
+            f"{ACTOR}.use_dynamic_bsz={group.actor.use_dynamic_bsz}: one engine makes both passes",
+            f"{ROLLOUT}.log_prob_use_dynamic_bsz",
         )
     longest = data.max_prompt_length + data.max_response_length
     for found in passes(config):
@@ -181,12 +187,13 @@ def check_budgets(config: Any) -> None:
             raise ConfigError(
                 f"{found.role}.{found.tokens_key}={found.tokens} cannot hold one sequence of "
                 f"data.max_prompt_length={data.max_prompt_length} + max_response_length={data.max_response_length} "
-                f"tokens on {found.ulysses} device(s): set it to at least {-(-longest // found.ulysses)}"
+                f"tokens on {found.ulysses} device(s): set it to at least {-(-longest // found.ulysses)}",
+                f"{found.role}.{found.tokens_key}",
             )
 
 
 def check_engine(config: Any) -> None:
-    """The engine's lengths must hold a prompt and its response."""
+    """The engine's length must hold a prompt and its response."""
     rollout, data = config.actor_rollout_ref.rollout, config.data
     longest = data.max_prompt_length + data.max_response_length
     length = rollout.max_model_len
@@ -194,18 +201,8 @@ def check_engine(config: Any) -> None:
         raise ConfigError(
             f"{ROLLOUT}.max_model_len={length} is shorter than data.max_prompt_length={data.max_prompt_length} + "
             f"max_response_length={data.max_response_length}: verl would cut responses silently; set it to at least "
-            f"{longest}"
-        )
-    budget = rollout.max_num_batched_tokens
-    if not rollout.enable_chunked_prefill and budget is not None and budget < (length or longest):
-        raise ConfigError(
-            f"{ROLLOUT}.max_num_batched_tokens={budget} cannot hold a sequence of {length or longest} tokens without "
-            f"chunked prefill: raise it, or set {ROLLOUT}.enable_chunked_prefill=true"
-        )
-    if budget is not None and rollout.max_num_seqs is not None and budget < rollout.max_num_seqs:
-        raise ConfigError(
-            f"{ROLLOUT}.max_num_batched_tokens={budget} is less than max_num_seqs={rollout.max_num_seqs}: an engine "
-            "decodes a token of each sequence in one pass"
+            f"{longest}",
+            f"{ROLLOUT}.max_model_len",
         )
 
 
@@ -239,5 +236,6 @@ def check_ulysses(key: str, role: Any, *models: Any) -> None:
         raise ConfigError(
             f"{key}.ulysses_sequence_parallel_size={ulysses_size(role)} needs flash-attn, and attention runs on "
             f"{attention}, under which verl would silently compute wrong log-probs; install flash-attn or set the size "
-            "to 1"
+            "to 1",
+            f"{key}.ulysses_sequence_parallel_size",
         )

@@ -7,7 +7,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from recipes.common.guards import require, require_off
 from recipes.errors import ConfigError, MissingFileError
 from recipes.launch import preflight, worker_checks
+from recipes.launch.composition import flatten, verl_defaults
 from recipes.launch.start import Recipe, main
+from recipes.launch.value_checks import check_like
 from recipes.pasodoble.knowledge import check_knowledge
 from recipes.pasodoble.prompts import require_chat_template
 from recipes.pasodoble.settings import GameSettings
@@ -38,6 +40,7 @@ def resolve_proposer(config: DictConfig, settings: GameSettings) -> None:
         key = f"proposer.{foreign[0]}"
         raise ConfigError(f"{key} cannot differ from the Solver's: the overlay takes {PROPOSER_BLOCKS}", key)
     overlay = config.proposer
+    check_like(overlay, verl_defaults(), flatten(overlay), "proposer.")
     with open_dict(config):
         config.proposer = {}
         whole = OmegaConf.merge(config, overlay)

@@ -6,6 +6,8 @@ from omegaconf import OmegaConf
 from recipes.errors import ConfigError
 from recipes.launch.adapter_checks import check_adapters
 
+MODEL, ROLLOUT, SAVED = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "checkpoint.save_contents"
+
 
 def tree(**changes):
     config = OmegaConf.create(
@@ -19,40 +21,35 @@ def tree(**changes):
         }
     )
     for key, value in changes.items():
-        OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
+        OmegaConf.update(config, key, value, force_add=True)
     return config
 
 
-def test_what_runs_passes():
-    check_adapters(tree())
-    check_adapters(tree(actor_rollout_ref__model__lora_rank=0, actor_rollout_ref__model__lora_alpha=0))
-    check_adapters(tree(actor_rollout_ref__actor__strategy="megatron", actor_rollout_ref__model__lora__rank=8))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {f"{MODEL}.lora_rank": 0, f"{MODEL}.lora_alpha": 0},
+        {"actor_rollout_ref.actor.strategy": "megatron", f"{MODEL}.lora.rank": 8},
+    ],
+)
+def test_what_runs_passes(changes):
+    check_adapters(tree(**changes))
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "key"),
     [
-        ({"actor_rollout_ref__model__lora__rank": 8}, "FSDP trains all weights under it"),
-        ({"actor_rollout_ref__model__lora_rank": 1024}, "at most 512"),
-        ({"actor_rollout_ref__model__lora_alpha": 0}, "switches the adapters off"),
-        (
-            {"actor_rollout_ref__rollout__layered_summon": True, "actor_rollout_ref__rollout__load_format": "dummy"},
-            "gives the engine no base model",
-        ),
-        ({"actor_rollout_ref__actor__checkpoint__save_contents": ["model", "hf_model"]}, "loads as random weights"),
-        (
-            {"critic__model__lora_rank": 8, "critic__checkpoint__save_contents": ["hf_model"]},
-            "critic.checkpoint.save_contents",
-        ),
+        ({f"{MODEL}.lora.rank": 8}, f"{MODEL}.lora.rank"),
+        ({f"{MODEL}.lora_rank": -8}, f"{MODEL}.lora_rank"),
+        ({f"{MODEL}.lora_alpha": 0}, f"{MODEL}.lora_alpha"),
+        ({f"{ROLLOUT}.layered_summon": True, f"{ROLLOUT}.load_format": "dummy"}, f"{ROLLOUT}.load_format"),
+        ({f"actor_rollout_ref.actor.{SAVED}": ["model", "hf_model"]}, f"actor_rollout_ref.actor.{SAVED}"),
+        ({"critic.model.lora_rank": 8, f"critic.{SAVED}": ["hf_model"]}, f"critic.{SAVED}"),
+        ({"proposer": tree(**{f"{MODEL}.lora_alpha": 0})}, f"proposer.{MODEL}.lora_alpha"),
     ],
 )
-def test_what_verl_would_read_at_one_end_is_refused(changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+def test_what_verl_would_read_at_one_end_is_refused(changes, key):
+    with pytest.raises(ConfigError) as refused:
         check_adapters(tree(**changes))
-
-
-def test_the_other_role_is_looked_at_too():
-    config = tree()
-    config.proposer = tree(actor_rollout_ref__model__lora_alpha=0)
-    with pytest.raises(ConfigError, match="^proposer.actor_rollout_ref.model.lora_alpha"):
-        check_adapters(config)
+    assert refused.value.key == key

@@ -77,49 +77,6 @@ def test_devices_are_found_by_their_files_unless_they_are_hidden(tmp_path, monke
         assert nvidia.nvidia_driver(tmp_path / "none", tmp_path) == "driver unknown"
 
 
-@pytest.mark.parametrize(("late", "sentence"), [(("10.0.0.2", "10.0.0.3"), "10.0.0.2, 10.0.0.3 of"), ((), None)])
-def test_a_node_that_starts_no_worker_in_time_is_named(monkeypatch, late, sentence):
-    import ray
-
-    class Probe:
-        """What `ray.remote` makes of the question: a task's reference is the number of its node."""
-
-        def options(self, scheduling_strategy):
-            self.node = scheduling_strategy.node_id
-            return self
-
-        def remote(self):
-            return self.node
-
-    addresses = {f"{number}" * 56: f"10.0.0.{number}" for number in (1, 2, 3)}
-    nodes = [{"Alive": True, "NodeID": node, "NodeManagerAddress": at} for node, at in addresses.items()]
-    nodes.append({"Alive": False, "NodeID": "4" * 56, "NodeManagerAddress": "10.0.0.4"})
-
-    def wait(references, num_returns, timeout):
-        assert (len(references), num_returns, timeout) == (3, 3, 7.0)
-        silent = [reference for reference in references if addresses[reference] in late]
-        return [reference for reference in references if reference not in silent], silent
-
-    left = []
-    for name, stand_in in {
-        "cluster_resources": lambda: {"GPU": 2.0},
-        "nodes": lambda: nodes,
-        "remote": lambda **options: lambda function: Probe(),
-        "wait": wait,
-        "get": lambda reference: "0.1",
-        "shutdown": lambda: left.append(True),
-    }.items():
-        monkeypatch.setattr(ray, name, stand_in)
-    monkeypatch.setattr(cluster, "_join", lambda address: None)
-    monkeypatch.setattr(cluster, "PROBE_SECONDS", 7.0)
-    if sentence is None:
-        cluster.check_cluster(config(), "10.0.0.1:6379")
-    else:
-        with pytest.raises(EnvironmentProblem, match=f"{sentence} the cluster at .* started no worker within 7 s"):
-            cluster.check_cluster(config(), "10.0.0.1:6379")
-    assert left == [True], "the cluster is left in either case"
-
-
 def test_services_are_told_by_name():
     wanted = {
         "WANDB_API_KEY": "w",

@@ -29,21 +29,21 @@ def test_the_command_line_wins_over_the_platform_layer():
 
 
 @pytest.mark.parametrize(
-    ("override", "sentence"),
+    ("override", "key"),
     [
-        ("actor_rollout_ref.actor.optim.learning_rate=1", "unknown key 'actor_rollout_ref.actor.optim.learning_rate'"),
-        ("trainer.total_trainig_steps=3", "did you mean trainer.total_training_steps?"),
-        ("scale=huge", "huge"),
+        ("actor_rollout_ref.actor.optim.learning_rate=1", "actor_rollout_ref.actor.optim.learning_rate"),
+        ("trainer.total_trainig_steps=3", "trainer.total_trainig_steps"),
+        ("scale=huge", ""),
         ("data.train_batch_size=[1", "data.train_batch_size"),
         ("nonsense", "nonsense"),
-        ("actor_rollout_ref.rollout.engine_kwargs=[1]", "engine_kwargs=[1]: Cannot merge DictConfig with ListConfig"),
+        ("actor_rollout_ref.rollout.engine_kwargs=[1]", ""),
     ],
 )
-def test_a_wrong_override_is_one_sentence(override, sentence):
+def test_a_wrong_override_is_one_sentence_with_the_nearest_key(override, key):
     with pytest.raises(ConfigError) as refused:
         compose_config(*SPPO, ["scale=toy", override])
-    assert sentence in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert refused.value.key == key and "\n" not in str(refused.value)
+    assert ("trainig" in override) == ("did you mean trainer.total_training_steps?" in str(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,9 @@ def test_a_wrong_override_is_one_sentence(override, sentence):
     ],
 )
 def test_an_added_key_nobody_reads_is_refused(override, defaults):
-    with pytest.raises(ConfigError, match="unknown key"):
+    with pytest.raises(ConfigError) as refused:
         refuse_unknown_additions([override], defaults, ["algorithm.sppo"])
+    assert refused.value.key == override.lstrip("+").partition("=")[0]
 
 
 @pytest.mark.parametrize(

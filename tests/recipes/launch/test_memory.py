@@ -8,6 +8,7 @@ from omegaconf import open_dict
 
 from recipes.errors import ConfigError
 from recipes.launch import memory
+from recipes.launch.adapter_checks import check_adapters
 from recipes.launch.memory import GIB, Shape
 
 QWEN3_4B = Shape(151936, 2560, 9728, 36, 32, 8, 128, tied=True, qk_norm=True)
@@ -125,6 +126,8 @@ def test_the_one_gpu_scale_fits_its_gpu_and_all_weights_do_not(recipe, gb, compo
     with open_dict(config):
         config.proposer = config.copy() if recipe == "pasodoble" else None
     memory.check_memory(config, "cuda")
+    check_adapters(config)
+    assert config.actor_rollout_ref.model.lora_rank == 32
     if gb == "24":
         config.actor_rollout_ref.model.lora_rank = 0
         with pytest.raises(ConfigError, match="update phase"):

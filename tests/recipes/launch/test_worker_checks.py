@@ -32,7 +32,14 @@ def changed(defaults, *overrides):
     return OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(overrides)))
 
 
+def refuses(config, key, trained=None):
+    with pytest.raises(ConfigError) as refused:
+        check_workers(config, trained)
+    assert refused.value.key == key
+
+
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+LOG_PROB, REF_TOKENS = f"{ROLLOUT}.log_prob", f"{REF}.log_prob_max_token_len_per_gpu"
 FIXED = [f"{ACTOR}.use_dynamic_bsz=false", f"{ROLLOUT}.log_prob_use_dynamic_bsz=false"]
 FIXED += [f"{ACTOR}.ppo_micro_batch_size_per_gpu=8", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8"]
 
@@ -58,41 +65,38 @@ def test_what_verl_runs_passes(defaults, overrides):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "sentence"),
+    ("overrides", "key"),
     [
         # packed micro-batches once skipped this check, and verl stopped after the first rollouts
-        ([f"{ACTOR}.ppo_mini_batch_size=52", f"{ROLLOUT}.n=5"], "= 260 responses cannot be dealt out over 8"),
-        ([f"{ACTOR}.ppo_mini_batch_size=4", "trainer.nnodes=4"], "= 16 responses cannot be dealt out over 32"),
-        ([*FIXED, f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "ppo_micro_batch_size_per_gpu=3 does not divide"),
-        ([*FIXED, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=64"], "log_prob_micro_batch_size_per_gpu=64 does not"),
-        ([*FIXED[:2], f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8"], "ppo_micro_batch_size_per_gpu is not set"),
-        ([FIXED[0], FIXED[2]], "log_prob_use_dynamic_bsz=True must equal"),
-        ([f"{ACTOR}.use_kl_loss=true", f"{REF}.log_prob_max_token_len_per_gpu=512"], "at least 1024"),
-        ([f"{ACTOR}.ppo_max_token_len_per_gpu=1000"], "ppo_max_token_len_per_gpu=1000 cannot hold one sequence"),
-        ([f"{ACTOR}.ulysses_sequence_parallel_size=3"], "=3 does not divide the 8 devices"),
-        ([f"{ROLLOUT}.tensor_model_parallel_size=3"], "a rollout engine of 3 devices"),
-        ([f"{ROLLOUT}.max_model_len=1000"], "would cut responses silently"),
-        ([f"{ROLLOUT}.max_num_batched_tokens=512", f"{ROLLOUT}.enable_chunked_prefill=false"], "without chunked"),
-        ([f"{ROLLOUT}.max_num_batched_tokens=512", f"{ROLLOUT}.max_num_seqs=1024"], "less than max_num_seqs=1024"),
-        (["critic.enable=true", "critic.ppo_mini_batch_size=1"], "critic.ppo_mini_batch_size=1 x rollout.n=4"),
+        ([f"{ACTOR}.ppo_mini_batch_size=52", f"{ROLLOUT}.n=5"], f"{ACTOR}.ppo_mini_batch_size"),
+        ([f"{ACTOR}.ppo_mini_batch_size=4", "trainer.nnodes=4"], f"{ACTOR}.ppo_mini_batch_size"),
+        ([*FIXED, f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
         (
-            [f"{ACTOR}.ulysses_sequence_parallel_size=2"]
-            + ["actor_rollout_ref.model.override_config.attn_implementation=sdpa"],
-            "needs flash-attn, and attention runs on sdpa",
+            [*FIXED, f"{ROLLOUT}.{LOG_PROB}_micro_batch_size_per_gpu=64"],
+            f"{ROLLOUT}.{LOG_PROB}_micro_batch_size_per_gpu",
         ),
+        ([*FIXED[:2], FIXED[3]], f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
+        ([FIXED[0], FIXED[2]], f"{LOG_PROB}_use_dynamic_bsz"),
+        (
+            [f"{ACTOR}.use_kl_loss=true", f"{REF}.{LOG_PROB}_max_token_len_per_gpu=512"],
+            f"{REF}.{LOG_PROB}_max_token_len_per_gpu",
+        ),
+        ([f"{ACTOR}.ppo_max_token_len_per_gpu=1000"], f"{ACTOR}.ppo_max_token_len_per_gpu"),
+        ([f"{ACTOR}.ulysses_sequence_parallel_size=3"], f"{ACTOR}.ulysses_sequence_parallel_size"),
+        ([f"{ROLLOUT}.tensor_model_parallel_size=3"], f"{ROLLOUT}.tensor_model_parallel_size"),
+        ([f"{ROLLOUT}.max_model_len=1000"], f"{ROLLOUT}.max_model_len"),
+        (["critic.enable=true", "critic.ppo_mini_batch_size=1"], "critic.ppo_mini_batch_size"),
     ],
 )
-def test_what_verl_asserts_in_a_worker_is_refused_with_a_sentence(defaults, overrides, sentence):
-    with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
-        check_workers(changed(defaults, *overrides))
+def test_what_verl_asserts_in_a_worker_or_cuts_silently_is_refused(defaults, overrides, key):
+    refuses(changed(defaults, *overrides), key)
 
 
 def test_a_recipe_with_updates_of_its_own_is_held_to_those(defaults):
     odd = changed(defaults, f"{ACTOR}.ppo_mini_batch_size=3", f"{ROLLOUT}.n=1")
     check_workers(odd, {})
     check_workers(odd, {ACTOR: 16})
-    with pytest.raises(ConfigError, match="12 responses cannot be dealt out"):
-        check_workers(changed(defaults, f"{ROLLOUT}.n=1"), {ACTOR: 12})
+    refuses(changed(defaults, f"{ROLLOUT}.n=1"), f"{ACTOR}.ppo_mini_batch_size", {ACTOR: 12})
 
 
 def test_other_engines_are_left_to_verl(defaults):
@@ -112,8 +116,7 @@ def test_no_role_runs_ulysses_on_sdpa(defaults, monkeypatch, role, missing):
         config_checks.fall_back_to_sdpa(config, "accelerator")
     else:
         config = changed(config, f"{role.split('.')[0]}.{SDPA}")
-    with pytest.raises(ConfigError, match=f"^{role}.ulysses_sequence_parallel_size=2 needs flash-attn.*on sdpa"):
-        check_workers(config)
+    refuses(config, f"{role}.ulysses_sequence_parallel_size")
 
 
 @pytest.mark.parametrize("whose", ["the Solver's", "its own"])
@@ -124,19 +127,14 @@ def test_nor_does_the_proposer(defaults, whose):
     check_workers(config)
     tree = config if whose == "the Solver's" else config.proposer
     tree.actor_rollout_ref.model.override_config = {"attn_implementation": "sdpa"}
-    with pytest.raises(ConfigError, match=r"^proposer\.actor_rollout_ref\.actor\.ulysses_sequence_parallel_size=2"):
-        check_workers(config)
+    refuses(config, f"proposer.{ACTOR}.ulysses_sequence_parallel_size")
     if whose == "the Solver's":
         config.proposer.actor_rollout_ref.model.override_config = {"attn_implementation": "flash_attention_2"}
         check_workers(config)
 
 
-def test_what_avoids_the_logits_of_all_tokens_is_named_by_a_key_that_exists(defaults, monkeypatch, capsys):
-    """Scales of all weights keep the logits: fused kernels sum the head's gradient in bfloat16, chunk by chunk."""
+def test_without_flash_attention_a_run_is_told_of_a_key_that_exists(defaults, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     config_checks.fall_back_to_sdpa(changed(defaults), "accelerator")
-    told = capsys.readouterr().err
-    assert "flash-attn cannot be imported" in told and "attention runs on sdpa" in told
     key = "actor_rollout_ref.model.use_fused_kernels"
-    assert f"row by row over the whole vocabulary, which {key}=true avoids" in told
-    assert OmegaConf.select(defaults, key) is False
+    assert f"{key}=true" in capsys.readouterr().err and OmegaConf.select(defaults, key) is False
