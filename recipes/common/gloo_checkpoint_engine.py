@@ -14,13 +14,7 @@ from typing import Any
 import ray
 import torch
 from torch.distributed import ProcessGroupGloo, TCPStore
-from verl.checkpoint_engine.base import (
-    CheckpointEngine,
-    CheckpointEngineRegistry,
-    TensorMeta,
-    merge_weight_chunks,
-    split_weight_chunks,
-)
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from recipes.errors import WeightTransferError
@@ -28,20 +22,19 @@ from recipes.errors import WeightTransferError
 
 @CheckpointEngineRegistry.register("gloo")
 class GlooCheckpointEngine(CheckpointEngine):
-    """Broadcasts buckets of weights from actor rank 0 to all rollout workers.
+    """Broadcasts weights from actor rank 0 to all rollout workers.
 
     The other actor ranks send nothing; they only help to gather each weight. The group is built for one update, so that
     nothing of an update outlives it.
 
     Args:
-        bucket_size: bytes of one broadcast; a larger weight travels in pieces and is put together again.
+        bucket_size: verl's, not used: each weight is one broadcast.
         is_master: whether this is actor rank 0.
         timeout_seconds: longest wait for another worker of the group (`engine_kwargs.gloo.timeout_seconds`). It is
             longer than `VERL_DUETS_SYNC_TIMEOUT`, so that an engine that does not load its weights is named first.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False, timeout_seconds: float = 300.0) -> None:
-        self.bucket_size = bucket_size
         self.is_master = is_master
         self.timeout = timedelta(seconds=timeout_seconds)
         self.store: TCPStore | None = None
@@ -91,53 +84,29 @@ class GlooCheckpointEngine(CheckpointEngine):
 
     @torch.no_grad()
     async def send_weights(self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
-        """Send named weights, then an empty bucket, which marks the end."""
-        if self.rank < 0:
-            async for _ in ensure_async_iterator(weights):
-                pass  # each weight is gathered from all actor ranks
-            return
-        bucket = torch.empty(self.bucket_size, dtype=torch.uint8)
-        pieces: list[TensorMeta] = []
-        used = 0
-        async for piece, content in split_weight_chunks(weights, self.bucket_size):
-            # The receiver looks at a piece as its own dtype, which needs an aligned start.
-            start = -(-used // piece.dtype.itemsize) * piece.dtype.itemsize
-            if start + piece.chunk_size > self.bucket_size:
-                await self._send_bucket(pieces, bucket[:used])
-                pieces, start = [], 0
-            piece.offset = start
-            used = start + piece.chunk_size
-            bucket[start:used] = content
-            pieces.append(piece)
-        if pieces:
-            await self._send_bucket(pieces, bucket[:used])
-        await self._send_bucket([], bucket[:0])
+        """Send named weights one after the other, then an empty description, which marks the end."""
+        async for name, weight in ensure_async_iterator(weights):
+            if self.rank >= 0:  # the others only help to gather each weight
+                await self._send_description(pickle.dumps((name, weight.dtype, weight.shape)))
+                await self._broadcast(weight.contiguous().view(-1).view(torch.uint8))
+        if self.rank >= 0:
+            await self._send_description(b"")
 
     @torch.no_grad()
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Yield the named weights that actor rank 0 sends, bit for bit, on the CPU."""
-        async for name, weight in merge_weight_chunks(self._receive_pieces(), self.bucket_size):
+        while size := (await self._broadcast(torch.empty(1, dtype=torch.int64))).item():
+            description = await self._broadcast(torch.empty(size, dtype=torch.uint8))
+            # From rank 0 of the same run, over its own group.
+            name, dtype, shape = pickle.loads(description.numpy().tobytes())  # noqa: S301
+            weight = torch.empty(shape, dtype=dtype)
+            await self._broadcast(weight.view(-1).view(torch.uint8))
             yield name, weight
 
-    async def _receive_pieces(self) -> AsyncIterator[tuple[TensorMeta, torch.Tensor]]:
-        while True:
-            sizes = await self._broadcast(torch.empty(2, dtype=torch.int64))
-            described, used = sizes.tolist()
-            if used == 0:
-                return
-            description = await self._broadcast(torch.empty(described, dtype=torch.uint8))
-            # A new bucket each time, since weights of the last one may still be in use.
-            bucket = await self._broadcast(torch.empty(used, dtype=torch.uint8))
-            # From rank 0 of the same run, over its own group.
-            for piece in pickle.loads(description.numpy().tobytes()):  # noqa: S301
-                yield piece, bucket[piece.offset : piece.offset + piece.chunk_size]
-
-    async def _send_bucket(self, pieces: list[TensorMeta], bucket: torch.Tensor) -> None:
-        description = torch.frombuffer(bytearray(pickle.dumps(pieces)), dtype=torch.uint8)
-        await self._broadcast(torch.tensor([len(description), len(bucket)]))
-        if len(bucket) > 0:
-            await self._broadcast(description)
-            await self._broadcast(bucket)
+    async def _send_description(self, description: bytes) -> None:
+        await self._broadcast(torch.tensor([len(description)]))
+        if description:
+            await self._broadcast(torch.frombuffer(bytearray(description), dtype=torch.uint8))
 
     async def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Broadcast rank 0's tensor in a thread, so that the event loop goes on serving the engine."""

@@ -206,14 +206,9 @@ def check_registered(rows: Sequence[Row]) -> None:
     Raises:
         EnvironmentProblem: with the first row that is missing and why.
     """
-    from recipes.doctor import registry
+    from recipes.doctor import lost_rows
 
-    lost = [state for state in registry.check(rows) if not state.ok]
-    if lost:
-        row = lost[0].row
-        raise EnvironmentProblem(
-            f"verl does not know {row.kind} {row.name!r} of this recipe: {lost[0].detail}; "
-            "'python -m recipes.doctor' shows the whole state"
-        )
+    for row, problem in lost_rows(rows).items():
+        raise EnvironmentProblem(f"verl does not know {row.kind} {row.name!r} of this recipe: {problem}")
     if startup_errors.messages:
         raise EnvironmentProblem(startup_errors.messages[0].strip().splitlines()[-1])

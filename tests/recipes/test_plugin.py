@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from recipes import plugin
-from recipes.doctor import registry
+from recipes.doctor import lost_rows
 
 LOOK = """
 import json, verl
-from recipes.doctor import registry as rows
+from recipes.doctor import lost_rows
 from recipes.upstream import startup_errors
-states = [[state.row.kind, state.row.name, state.ok, state.detail] for state in rows.check()]
+lost = list(lost_rows().values())
 from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
@@ -24,7 +24,7 @@ from verl.experimental.reward_loop.reward_manager import registry
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 import importlib.metadata, verl.utils.distributed as distributed, verl.utils.model as model
 print("RESULT" + json.dumps({
-    "states": states,
+    "lost": lost,
     "startup": startup_errors.messages,
     "names": {
         "platform": sorted(PlatformRegistry.registered_names()),
@@ -45,10 +45,9 @@ print("RESULT" + json.dumps({
 """
 FAILS = """
 import json, verl
-from recipes.doctor import registry as rows
+from recipes.doctor import TABLE, lost_rows
 from recipes.upstream import startup_errors
-states = [[state.ok, state.detail] for state in rows.check(rows.TABLE[:1])]
-print("RESULT" + json.dumps({"states": states, "startup": startup_errors.messages}))
+print("RESULT" + json.dumps({"lost": list(lost_rows(TABLE[:1]).values()), "startup": startup_errors.messages}))
 """
 SPEAKS = """
 import io, json, logging, sys
@@ -81,21 +80,18 @@ def with_us(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_us(tmp_path_factory):
-    return run_python(
-        LOOK.replace("rows.check()", "rows.check()[:1]"),
-        tmp_path_factory.mktemp("without"),
-        VERL_USE_EXTERNAL_PLUGINS="none",
-    )
+    return run_python(LOOK, tmp_path_factory.mktemp("without"), VERL_USE_EXTERNAL_PLUGINS="none")
 
 
 def test_importing_verl_registers_every_row(with_us):
-    assert [state for state in with_us["states"] if not state[2]] == []
-    assert len(with_us["states"]) == len(plugin.TABLE)
-    assert with_us["startup"] == []
+    assert with_us["lost"] == with_us["startup"] == []
+    for row in plugin.TABLE:
+        assert row.kind == "rollout_adapter" or row.name in with_us["names"][row.kind]
 
 
 def test_a_disabled_plugin_is_told(without_us):
-    assert all(not ok and "VERL_USE_EXTERNAL_PLUGINS=none" in detail for _, _, ok, detail in without_us["states"])
+    assert len(without_us["lost"]) == len(plugin.TABLE)
+    assert all("VERL_USE_EXTERNAL_PLUGINS=none" in problem for problem in without_us["lost"])
 
 
 def test_a_raising_dependency_is_recorded_and_does_not_break_verl(tmp_path):
@@ -104,7 +100,7 @@ def test_a_raising_dependency_is_recorded_and_does_not_break_verl(tmp_path):
     (broken / "__init__.py").write_text("raise RuntimeError('wrapt is broken here')")
     shown = run_python(FAILS, tmp_path, PYTHONPATH=str(tmp_path))
     assert "wrapt is broken here" in shown["startup"][0]
-    assert all(not ok and "wrapt is broken here" in detail for ok, detail in shown["states"])
+    assert len(shown["lost"]) == 1 and "wrapt is broken here" in shown["lost"][0]
 
 
 def test_other_verl_jobs_stay_as_they_were(with_us, without_us):
@@ -137,8 +133,7 @@ def test_a_foreign_object_under_our_name_is_told(monkeypatch):
 
     row = plugin.Row("policy_loss", "sppo", "recipes.sppo.adapters.policy_loss:compute_sppo_policy_loss")
     monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "sppo", lambda: None)
-    (state,) = registry.check([row])
-    assert not state.ok and "not recipes.sppo.adapters.policy_loss" in state.detail
+    assert "not recipes.sppo.adapters.policy_loss" in lost_rows([row])[row]
 
 
 def test_a_row_that_cannot_be_imported_is_recorded():
@@ -146,8 +141,7 @@ def test_a_row_that_cannot_be_imported_is_recorded():
     plugin.activate([row])
     import verl.trainer.ppo.core_algos  # noqa: F401
 
-    (state,) = registry.check([row])
-    assert not state.ok and "no_such_module" in state.detail
+    assert "no_such_module" in lost_rows([row])[row]
     plugin.errors.pop(row, None)
 
 

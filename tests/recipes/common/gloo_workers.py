@@ -15,12 +15,11 @@ import torch
 
 from recipes.common.gloo_checkpoint_engine import GlooCheckpointEngine, WeightTransferError
 
-BUCKET = 1000
 UPDATES = 2
 
 
 def named_weights(update):
-    """Of several types and sizes: odd ones, one of no dimension, and some larger than a bucket."""
+    """Of several types and sizes: odd ones, and one of no dimension."""
     generator = torch.Generator().manual_seed(update)
     shapes = [
         ("odd", (7,)),
@@ -36,7 +35,7 @@ def named_weights(update):
 
 
 async def received(engine, fault):
-    # Held beyond their bucket, so that one that is written again would show.
+    # Held to the end, so that one that is written again would show.
     weights = {}
     async for name, weight in engine.receive_weights(global_steps=0):
         weights[name] = weight
@@ -49,7 +48,7 @@ async def received(engine, fault):
 
 def work(folder, kind, index, pipe, fault):
     engine = GlooCheckpointEngine(
-        BUCKET, is_master=(kind, index) == ("actor", 0), timeout_seconds=4.0 if fault == "stall" else 60.0
+        1000, is_master=(kind, index) == ("actor", 0), timeout_seconds=4.0 if fault == "stall" else 60.0
     )
     for update in range(UPDATES):
         pipe.send(engine.prepare())
@@ -67,8 +66,7 @@ def work(folder, kind, index, pipe, fault):
         pipe.send("done")
         pipe.recv()
         engine.finalize()
-        # Copies alone, a view would bring its whole bucket along.
-        torch.save({name: weight.clone() for name, weight in weights.items()}, folder / f"{kind}{index}.{update}.pt")
+        torch.save(weights, folder / f"{kind}{index}.{update}.pt")
 
 
 def main(folder, fault=None):

@@ -1,4 +1,4 @@
-"""Weights over gloo between processes: bit for bit, in many buckets, and an error where a worker is lost."""
+"""Weights over gloo between processes: bit for bit, and an error where a worker is lost."""
 
 import os
 import subprocess
