@@ -246,9 +246,7 @@ def survey_nodes() -> dict[str, list[Finding]]:
 
     # A nested function travels by value, so that a node without this package answers with the ImportError it has.
     def examine() -> list[tuple]:
-        from recipes.doctor import survey
-
-        return [tuple(finding) for finding in survey()]
+        return [tuple(finding) for finding in importlib.import_module("recipes.doctor").survey()]
 
     address = os.environ.get("RAY_ADDRESS") or "auto"
     try:

@@ -71,16 +71,10 @@ def test_what_verl_runs_passes(defaults, overrides):
         ([f"{ACTOR}.ppo_mini_batch_size=52", f"{ROLLOUT}.n=5"], f"{ACTOR}.ppo_mini_batch_size"),
         ([f"{ACTOR}.ppo_mini_batch_size=4", "trainer.nnodes=4"], f"{ACTOR}.ppo_mini_batch_size"),
         ([*FIXED, f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
-        (
-            [*FIXED, f"{ROLLOUT}.{LOG_PROB}_micro_batch_size_per_gpu=64"],
-            f"{ROLLOUT}.{LOG_PROB}_micro_batch_size_per_gpu",
-        ),
+        ([*FIXED, f"{LOG_PROB}_micro_batch_size_per_gpu=64"], f"{LOG_PROB}_micro_batch_size_per_gpu"),
         ([*FIXED[:2], FIXED[3]], f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
         ([FIXED[0], FIXED[2]], f"{LOG_PROB}_use_dynamic_bsz"),
-        (
-            [f"{ACTOR}.use_kl_loss=true", f"{REF}.{LOG_PROB}_max_token_len_per_gpu=512"],
-            f"{REF}.{LOG_PROB}_max_token_len_per_gpu",
-        ),
+        ([f"{ACTOR}.use_kl_loss=true", f"{REF_TOKENS}=512"], REF_TOKENS),
         ([f"{ACTOR}.ppo_max_token_len_per_gpu=1000"], f"{ACTOR}.ppo_max_token_len_per_gpu"),
         ([f"{ACTOR}.ulysses_sequence_parallel_size=3"], f"{ACTOR}.ulysses_sequence_parallel_size"),
         ([f"{ROLLOUT}.tensor_model_parallel_size=3"], f"{ROLLOUT}.tensor_model_parallel_size"),
