@@ -142,8 +142,9 @@ def start(toy_world, tmp_path, monkeypatch):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.process.pid, signal.SIGKILL)
         run.process.wait()
+    if runs:
         # pytest shows it where the test has failed.
-        print(run.log[-6000:])
+        print(runs[0].log[-6000:])
     from recipes.lifecycle import leftovers
 
     leftovers.remove_leftovers()
