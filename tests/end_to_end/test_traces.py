@@ -19,6 +19,10 @@ STEPS = (
     "trainer.save_freq=-1",
 )
 BATCH = ("data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=16")
+SPPO = [
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    *(f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=40" for key in ("actor.ppo", "rollout.log_prob")),
+]
 SERL = [
     *("data.train_batch_size=8", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
     *(
@@ -28,7 +32,7 @@ SERL = [
 ]
 # Recipe -> format of its toy world and overrides.
 RUNS = {
-    "sppo": ("arithmetic", (*BATCH, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16")),
+    "sppo": ("arithmetic", (*BATCH, "preset=paper", *SPPO)),
     "tandem": ("arithmetic", BATCH),
     "serl": ("serl", SERL),
     "pasodoble": ("pasodoble", ("pasodoble.rounds_per_step=5",)),
