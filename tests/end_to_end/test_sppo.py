@@ -87,7 +87,6 @@ def test_train_on_faulty_rewards_save_kill_resume_export(start, small, tmp_path)
     assert "nothing is left to train" in third.log
 
 
-@pytest.mark.long
 def test_a_dropped_weight_sync_ends_the_run(start, small):
     """The negative control of the agreement between rollout and actor, and of the guard that watches it."""
     run = start(

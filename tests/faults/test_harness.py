@@ -1,22 +1,12 @@
 """The harness itself, on a run that takes seconds: it is content with one that resumes, and sees what is lost."""
 
-import contextlib
-import importlib
-import json
-import random
 import subprocess
 import sys
 import time
 
 import campaign
 import pytest
-import random_kills
-import soak
 from campaign import Attempt, Campaign
-
-from recipes.errors import DataError, EnvironmentProblem, MissingFileError
-from recipes.launch.composition import compose_config
-from recipes.launch.worker_checks import check_workers
 
 # A run as verl's: each step takes a while, is dumped, logged and saved; it goes on behind its last checkpoint.
 RUN = """
@@ -104,32 +94,6 @@ def test_each_loss_is_told(short_runs, tmp_path, lie, told):
     run.close()
 
 
-def test_kills_at_random_moments_of_a_short_run(short_runs, tmp_path):
-    reference = Campaign("sppo", tmp_path / "reference", 3)
-    assert reference.finish(60) == 0
-    told = []
-    run, hung = random_kills.interrupted("sppo", tmp_path / "run", 3, 7, 2.0, random.Random(0), told.append)
-    assert not hung and run.violations(reference) == []
-    assert [record["kill"] for record in told] == list(range(1, 8))
-    assert len(run.codes) >= 7 and json.dumps(told)
-    reference.close()
-    run.close()
-
-
-@pytest.mark.parametrize("recipe", sorted(campaign.RECIPES))
-def test_the_command_of_every_recipe_passes_the_checks_of_its_launch(recipe, tmp_path, monkeypatch):
-    """The files of its toy world may be missing here; sizes that do not fit may not be."""
-    monkeypatch.setenv("TOY_DIR", str(tmp_path))
-    launched = importlib.import_module(f"recipes.{recipe}.main").RECIPE
-    overrides = [*campaign._COMMON, *campaign.RECIPES[recipe][1]]
-    config = compose_config(launched.config_module, launched.config_name, overrides)
-    with contextlib.suppress(MissingFileError, DataError, EnvironmentProblem):
-        launched.check(config)
-    check_workers(config, launched.mini_batches(config))
-    if config.critic.enable:
-        assert config.critic.model.path == config.actor_rollout_ref.model.path, "no stage of the pipeline has run"
-
-
 def test_a_run_that_never_began_is_a_finding(short_runs, tmp_path):
     made = Campaign("sppo", tmp_path / "run", 3)
     made.codes.append(2)
@@ -137,19 +101,6 @@ def test_a_run_that_never_began_is_a_finding(short_runs, tmp_path):
     made.close()
     assert any("ended with code 2" in sentence for sentence in found)
     assert "the metrics have steps []" in found
-
-
-def test_what_a_soak_finds():
-    quiet = {"memory_mb_per_100_steps": {"a 1": 0.9}, "descriptors_per_100_steps": {"a 1": 0.9}, "step_time_ratio": 1.0}
-    loud = {"memory_mb_per_100_steps": {"a 1": 1.1}, "descriptors_per_100_steps": {"a 1": 1.1}, "step_time_ratio": 1.3}
-    assert soak.verdict(quiet) == []
-    assert len(soak.verdict(loud)) == 3
-
-
-def test_a_course_shows_where_growth_ends():
-    assert soak.slope([(step, 5.0 + 0.02 * step) for step in range(50, 200)]) == pytest.approx(0.02)
-    filled = [(step, float(min(step, 30))) for step in range(60)]
-    assert soak.course(filled, parts=3) == [9.5, 27.2, 30.0]
 
 
 def test_a_rollout_is_seen_by_the_time_that_its_actor_takes(tmp_path):
