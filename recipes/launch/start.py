@@ -192,6 +192,7 @@ def _describe(config, defaults, device: str) -> None:
 def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
+    from recipes.common import state
     from recipes.launch import limits
     from recipes.lifecycle import leftovers, preemption, resume, step_metrics, wandb_run
     from recipes.lifecycle.watchdog import Stall, Watchdog
@@ -207,7 +208,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         os.environ["VERL_FILE_LOGGER_PATH"] = str(metrics)
-        if resume.carry_metrics_over(metrics, step, step_metrics.kept(_resumed_folder(config, checkpoints, step))):
+        if resume.carry_metrics_over(metrics, step, step_metrics.kept(state.resumed_folder(config, step))):
             print(f"{recipe.name}: step {step} was saved and not logged; its line has what the checkpoint knows of it")
     total = config.trainer.total_training_steps
     if total is not None and step >= total:
@@ -319,12 +320,6 @@ def _resume_step(config, checkpoints: Path, state_file: str | None) -> int:
     if mended:
         print(mended, file=sys.stderr)
     return step
-
-
-def _resumed_folder(config, checkpoints: Path, step: int) -> Path:
-    if config.trainer.resume_mode == "resume_path":
-        return Path(str(config.trainer.resume_from_path))
-    return checkpoints / f"global_step_{step}"
 
 
 def _loggers(config) -> list[str]:

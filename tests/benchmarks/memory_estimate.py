@@ -1,7 +1,6 @@
 """The memory estimate beside the measured peak: verl's own workers update models of random weights twice.
 
     python tests/benchmarks/memory_estimate.py [--case NAME ...] [--results FILE]
-    python tests/benchmarks/memory_estimate.py --table        # what is shown of the results of the last run
 
 Only FSDP2: FSDP1 as verl builds it (`sync_module_states=True`) refuses parameters on a CPU.
 
@@ -31,7 +30,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_suffix(".jsonl")
-MIB = 1024**2
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": "65536",
@@ -358,17 +356,6 @@ def read(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()] if results.exists() else []
 
 
-def table(results: Path) -> str:
-    """Estimate and measured peak of every row, in MiB."""
-    lines = []
-    for row in read(results):
-        found, measured = estimate_of(CASES[row["case"]]), row["measured"]
-        lines.append(
-            f"{row['case']:<24} {found.update / MIB:8,.0f} {measured / MIB:8,.0f} {found.update / measured:6.2f}"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def run(names: list[str], results: Path) -> None:
     """Measure in a process with the allocator's settings.
 
@@ -391,15 +378,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         measure_all(arguments.measure, arguments.results)
         return
-    if not arguments.table:
-        run(arguments.case, arguments.results)
-    print(table(arguments.results), end="")
+    run(arguments.case, arguments.results)
 
 
 if __name__ == "__main__":

@@ -12,24 +12,17 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 REPOSITORY = Path(__file__).parents[2]
 KEPT = Path(__file__).with_name("traces.json")
-STEPS = (
-    "trainer.total_training_steps=3",
-    "trainer.val_before_train=false",
-    "trainer.test_freq=-1",
-    "trainer.save_freq=-1",
-)
+STEPS = [
+    f"trainer.{item}" for item in ("total_training_steps=3", "val_before_train=false", "test_freq=-1", "save_freq=-1")
+]
 BATCH = ("data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=16")
 SPPO = [
     "actor_rollout_ref.actor.ppo_mini_batch_size=32",
     *(f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=40" for key in ("actor.ppo", "rollout.log_prob")),
 ]
-SERL = [
-    *("data.train_batch_size=8", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
-    *(
-        f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=32"
-        for key in ("actor.ppo", "rollout.log_prob", "ref.log_prob")
-    ),
-]
+SERL = ["data.train_batch_size=8", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"]
+MICRO = ("actor.ppo", "rollout.log_prob", "ref.log_prob")
+SERL += [f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=32" for key in MICRO]
 # Recipe -> format of its toy world and overrides.
 RUNS = {
     "sppo": ("arithmetic", (*BATCH, "preset=paper", *SPPO)),

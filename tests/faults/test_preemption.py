@@ -163,28 +163,24 @@ def test_without_requests_nothing_changes():
     assert events == plain.events and "stopped" not in requests
 
 
-def test_asked_to_end_it_saves_before_the_engines_wake_logs_the_step_and_ends():
-    events, requests = train(9, 5, s3={"stop": "yes"})
-    assert events[-3:] == [("save", 3), ("weights", 3), ("log", 3)]
-    assert requests["stopped"] == "3"
-
-
-def test_a_step_that_verl_saves_itself_is_saved_once():
-    events, requests = train(9, 3, s3={"stop": "yes", "save": "1"})
-    assert events.count(("save", 3)) == 1 and requests["stopped"] == "3"
-
-
-def test_a_request_in_the_last_step_is_a_whole_run():
-    events, requests = train(3, 2, s3={"stop": "yes"})
-    assert events.count(("save", 3)) == 1 and "stopped" not in requests
-
-
-def test_without_checkpoints_a_last_step_is_saved_when_asked():
-    events, _ = train(3, -1, s3={"stop": "yes"})
-    assert ("save", 3) in events
-
-
-def test_asked_to_save_it_goes_on():
-    events, requests = train(4, -1, s1={"save": "1"}, s3={"save": "2"})
-    assert [step for what, step in events if what == "save"] == [1, 3]
-    assert ("log", 4) in events and "stopped" not in requests
+@pytest.mark.parametrize(
+    ("steps", "save_freq", "requests", "saved", "stopped"),
+    [
+        (9, 5, {"s3": {"stop": "yes"}}, [3], "3"),
+        # A step that verl saves itself is saved once.
+        (9, 3, {"s3": {"stop": "yes", "save": "1"}}, [3], "3"),
+        # A request in the last step is a whole run.
+        (3, 2, {"s3": {"stop": "yes"}}, [2, 3], None),
+        (3, -1, {"s3": {"stop": "yes"}}, [3], None),
+        # Asked to save, it goes on.
+        (4, -1, {"s1": {"save": "1"}, "s3": {"save": "2"}}, [1, 3], None),
+    ],
+)
+def test_a_request_is_heard_in_its_step(steps, save_freq, requests, saved, stopped):
+    """Each step is saved before its engines wake, and logged."""
+    events, told = train(steps, save_freq, **requests)
+    assert [step for what, step in events if what == "save"] == saved
+    assert told.get("stopped") == stopped
+    last = int(stopped or steps)
+    assert [step for what, step in events if what == "log"] == list(range(1, last + 1))
+    assert all(events.index(("save", step)) < events.index(("weights", step)) for step in saved)
