@@ -30,22 +30,11 @@ def test_the_estimate_is_what_was_measured(name):
     check(name, ROWS[name])
 
 
-def measured_anew(names, folder):
-    results = folder / "results.jsonl"
-    benchmark.run(names, results)
-    rows = {row["case"]: row for row in benchmark.read(results)}
-    assert list(rows) == names
-    for name in names:
-        check(name, rows[name])
-
-
-@pytest.mark.timeout(300)
-def test_small_models_are_measured_anew(tmp_path):
-    """Few parameters and many tokens: half a minute, most of it imports."""
-    measured_anew(["long, checkpointing"], tmp_path)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_all_models_are_measured_anew(tmp_path):
-    measured_anew(list(benchmark.CASES), tmp_path)
+    benchmark.run(list(benchmark.CASES), tmp_path / "results.jsonl")
+    rows = {row["case"]: row for row in benchmark.read(tmp_path / "results.jsonl")}
+    assert list(rows) == list(benchmark.CASES)
+    for name, row in rows.items():
+        check(name, row)
