@@ -21,7 +21,7 @@ def model_folder(path: str, merged_root: Path) -> str:
 
     Raises:
         MissingFileError: a local path that does not exist.
-        CheckpointError: a folder that holds no model, or a checkpoint that cannot be merged.
+        CheckpointError: a folder that holds no model, a checkpoint that cannot be merged, or one with adapters.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -31,6 +31,11 @@ def model_folder(path: str, merged_root: Path) -> str:
     if _is_hf_model(folder):
         return str(folder)
     actor = _actor_folder(folder)
+    if (actor / "lora_train_meta.json").is_file():
+        # verl's merger writes base and adapter beside each other; loaded as one model, that is the base alone.
+        raise CheckpointError(
+            f"{actor} holds adapters: evaluate what python -m recipes.launch.export_adapter {actor} FOLDER writes"
+        )
     exported = actor / "huggingface"
     if _is_hf_model(exported):
         return str(exported)

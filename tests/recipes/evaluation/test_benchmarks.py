@@ -282,6 +282,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "actor" / "model_world_size_2_rank_1.pt").touch()
     with pytest.raises(CheckpointError, match=r"lacks the shards of ranks \[0\]"):
         model_folder(str(tmp_path), tmp_path)
+    (tmp_path / "actor" / "lora_train_meta.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"python -m recipes\.launch\.export_adapter"):
+        model_folder(str(tmp_path), tmp_path)
 
 
 def test_the_seed_of_a_problem_depends_on_nothing_else():
