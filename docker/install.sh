@@ -27,8 +27,8 @@ pip install --quiet --no-deps --require-hashes -r "docker/$stack.lock"
 pip install --quiet --no-deps --no-build-isolation -e .
 python -c 'import verl.trainer.ppo.core_algos, vllm, transfer_queue, recipes.plugin, reward_fns, vllm_patches'
 if [[ "$stack" == cpu ]]; then
-    python -m recipes.doctor
+    python -m recipes.launch.doctor
 else
     # A build has no device: versions and names are what can be checked.
-    python -m recipes.doctor --quick
+    python -m recipes.launch.doctor --quick
 fi

@@ -16,8 +16,8 @@ from quickstart_report import REWARD, validation_accuracy
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from recipes.lifecycle.leftovers import remove_leftovers
-from recipes.lifecycle.watchdog import STAGES
+from recipes.launch.leftovers import remove_leftovers
+from recipes.launch.watchdog import STAGES
 
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 20.0

@@ -3,7 +3,7 @@
 verl loads the entry points of group ``verl.plugins`` at the end of ``import verl``; it does not call them and hides
 what they raise. So importing this module registers, it imports nothing heavy (a row waits until verl itself imports
 the registry it goes into), and it cannot raise: what goes wrong is kept in :data:`errors`, where ``python -m
-recipes.doctor`` and the gate in :mod:`recipes.launch` find it.
+recipes.launch.doctor`` and the gate in :mod:`recipes.launch` find it.
 
 Installing the package changes nothing else about verl. The CPU platform is a registered name that is never detected by
 itself, and its patches load only where a launch asked for them through the environment.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import NamedTuple
 
-from recipes.upstream import own_log, startup_errors
+from recipes.core import own_log, startup_errors
 
 ENTRY_POINT = "verl_duets"
 
@@ -30,9 +30,9 @@ class Row(NamedTuple):
 
 
 TABLE: tuple[Row, ...] = (
-    Row("platform", "cpu", "recipes.platforms.cpu:PlatformCPU"),
-    Row("reward_manager", "score_skip_fail", "recipes.common.reward_manager:ScoreSkipFailRewardManager"),
-    Row("trainer", "grouped", "recipes.common.grouped_trainer:GroupedTrainer"),
+    Row("platform", "cpu", "recipes.core.cpu:PlatformCPU"),
+    Row("reward_manager", "score_skip_fail", "recipes.core.reward_manager:ScoreSkipFailRewardManager"),
+    Row("trainer", "grouped", "recipes.core.grouped_trainer:GroupedTrainer"),
     Row("adv_estimator", "sppo", "recipes.sppo.adapters.estimator:compute_sppo_advantage"),
     Row("policy_loss", "sppo", "recipes.sppo.adapters.policy_loss:compute_sppo_policy_loss"),
     Row("trainer", "tandem", "recipes.tandem.adapters.trainer:TandemTrainer"),
@@ -167,11 +167,11 @@ def start() -> None:
         own_log.configure()
         activate()
         if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
-            from recipes.platforms.cpu_patches import install
+            from recipes.core.cpu_patches import install
 
             install()
         if os.environ.get("VERL_DUETS_SYNC_TIMEOUT"):
-            from recipes.upstream import critic_adapter, critic_attention, sync_guard, weight_sync
+            from recipes.core import critic_adapter, critic_attention, sync_guard, weight_sync
 
             weight_sync.install()
             sync_guard.install()

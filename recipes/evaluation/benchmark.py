@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from recipes.common.rows import read_rows
+from recipes.core.rows import read_rows
 from recipes.errors import ConfigError, DataError
 from recipes.evaluation import benchmark_rows, prepared_data
 from recipes.evaluation.grading import Kind

@@ -18,7 +18,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from recipes.common import files
+from recipes.core import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.grading import Grade
 from recipes.evaluation.intervals import Interval

@@ -126,7 +126,7 @@ def add(config: Any, arguments: Sequence[str]) -> None:
         )
     from transformers import AutoTokenizer
 
-    from recipes.upstream import compat
+    from recipes.core import compat
 
     settings = _settings(config[BLOCK].arguments)
     tokenizer = AutoTokenizer.from_pretrained(

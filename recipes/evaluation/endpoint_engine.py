@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from recipes.common import sampling as shared
-from recipes.common.sampling import Request, Sampling
+from recipes.core import sampling as shared
+from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.endpoint_pool import Member, spread
 from recipes.evaluation.handoff import Part, Turn

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from recipes.common.sampling import Request
+from recipes.core.sampling import Request
 from reward_fns.completions import Answer
 from reward_fns.errors import EndpointError
 

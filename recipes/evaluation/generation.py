@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recipes.common.sampling import Request, Sampling
+from recipes.core.sampling import Request, Sampling
 from recipes.errors import ConfigError, EnvironmentProblem
 from recipes.evaluation import handoff
 from recipes.evaluation.benchmark import Benchmark

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from recipes.common import files
+from recipes.core import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.sample_store import read_graded
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from recipes.common import files
+from recipes.core import files
 from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchError
 from recipes.evaluation import handoff, partner_readings, presentation
 from recipes.evaluation.benchmark import Benchmark, load

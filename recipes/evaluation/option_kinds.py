@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Interval, Len, Lt
 
-from recipes.common.settings import Count, NonNegative, Positive, PositiveShare, check_value
+from recipes.core.settings import Count, NonNegative, Positive, PositiveShare, check_value
 from recipes.errors import ConfigError
 from recipes.evaluation.denominators import Rule
 from recipes.evaluation.maj_at_k import Abstention

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.common.rows import read_rows
+from recipes.core.rows import read_rows
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation import prepared_data
 from recipes.evaluation.benchmark import (

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from recipes.common import files
-from recipes.common.rows import read_rows
+from recipes.core import files
+from recipes.core.rows import read_rows
 from recipes.errors import DataError
 from recipes.evaluation.problem import Problem
 from recipes.evaluation.sources import file_checksum

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from recipes.common.sampling import Sampling
+from recipes.core.sampling import Sampling
 from recipes.errors import ConfigError
 from recipes.evaluation.sample_store import SampledResponse
 

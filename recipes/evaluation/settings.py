@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recipes.common.settings import Count, CountOrZero, Positive, Share, check_value, read
+from recipes.core.settings import Count, CountOrZero, Positive, Share, check_value, read
 from recipes.errors import ConfigError
 from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions

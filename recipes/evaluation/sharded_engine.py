@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.common.sampling import Request, Sampling
+from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.sampling import OnDone

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from recipes.common.rows import Row, read_rows
+from recipes.core.rows import Row, read_rows
 from recipes.errors import DataError
 
 _TIMEOUT_SECONDS = 120

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipes.common.sampling import Request
+from recipes.core.sampling import Request
 from recipes.evaluation.handoff import author_spans, clipped
 from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.vllm_engine import VllmEngine

@@ -4,7 +4,7 @@ import shutil
 import time
 from typing import Any
 
-from recipes.common.sampling import EndpointEngine
+from recipes.core.sampling import EndpointEngine
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.during_training import BLOCK, log_entries, policy_settings
 from recipes.evaluation.main import evaluate

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.common import vllm_engine
-from recipes.common.sampling import Request, Sampling
+from recipes.core import vllm_engine
+from recipes.core.sampling import Request, Sampling
 from recipes.evaluation.handoff import Part, Turn
 from recipes.evaluation.sample_store import SampledResponse, responses_of
 from recipes.evaluation.sampling import OnDone

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from recipes import plugin
+from recipes.core import nvidia
 from recipes.errors import EnvironmentProblem
-from recipes.platforms import nvidia
 
 FORWARDED = (
     "VERL_PLATFORM",
@@ -186,7 +186,7 @@ def poll_fast(config, device: str) -> None:
     """On a CPU, replace verl's poll of 2 s for finished rollouts, unless the run brings its own replay buffer."""
     sampler = config.trainer.v1.sampler.custom_sampler
     if device == "cpu" and sampler.path is None:
-        sampler.path, sampler.name = "pkg://recipes.platforms.replay_buffer", "FastPollingReplayBuffer"
+        sampler.path, sampler.name = "pkg://recipes.core.replay_buffer", "FastPollingReplayBuffer"
 
 
 def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0) -> None:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from recipes.errors import ConfigError
 
 VERL_CONFIG = "pkg://verl.trainer.config"
-SHARED_CONFIGS = ("pkg://recipes.common.config", "pkg://recipes.platforms.config")
+SHARED_CONFIGS = ("pkg://recipes.core.config", "pkg://recipes.core.config")
 # Nodes of verl's tree that hold keys for somebody else (an engine, Ray, a model config, a user's function).
 FREE_FORM = re.compile(r"(^|\.)((?!val_kwargs)\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
 

@@ -7,10 +7,10 @@ import traceback
 from collections.abc import Sequence
 
 from recipes import plugin
-from recipes.common.guards import require, require_off
+from recipes.core import startup_errors
+from recipes.core.guards import require, require_off
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.plugin import Row
-from recipes.upstream import startup_errors
 
 # Trackers whose package has their name; verl imports it when the models are loaded.
 TRACKER_PACKAGES = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio")
@@ -66,8 +66,8 @@ def check_group_stage(config) -> None:
     """The settings of the reward manager and of the group hook, before a worker reads them."""
     from verl.utils.import_utils import load_extern_object
 
-    from recipes.common.reward_faults import BLOCK, RewardFaults
-    from recipes.common.settings import read
+    from recipes.core.reward_faults import BLOCK, RewardFaults
+    from recipes.core.settings import read
 
     faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
     if config.reward.reward_manager.name == "score_skip_fail":
@@ -94,7 +94,7 @@ def _load_within_limits(reward, faults) -> None:
     if not path or not faults.isolates(path, load_extern_object(path, name), reward.reward_model.enable):
         return
     with Pool(1, faults.time_limit, faults.memory_limit, preload=()) as pool:
-        found = pool.run("recipes.common.reward_call:why_not_loaded", path, name)
+        found = pool.run("recipes.core.reward_call:why_not_loaded", path, name)
     reason = found.value if found.kind is Kind.DONE else f"{found.kind}: {found.detail or 'the limit was reached'}"
     if reason:
         raise ConfigError(
@@ -133,7 +133,7 @@ def fall_back_to_sdpa(config, device: str, models: Sequence[str] = MODELS) -> No
 
 def check_verl(config, recipe: str) -> None:
     """The upstream symbols the recipe stands on, then verl's own validation, its assertions turned into a sentence."""
-    from recipes.upstream import compat
+    from recipes.core import compat
 
     compat.require(*compat.files_of(recipe))
 
@@ -178,7 +178,7 @@ def check_engine(device: str) -> None:
 
 def check_trl() -> None:
     """A TRL that verl cannot import from would end every worker as it builds its model."""
-    from recipes.upstream import compat
+    from recipes.core import compat
 
     if problem := compat.trl_problem():
         raise EnvironmentProblem(problem)
@@ -206,7 +206,7 @@ def check_registered(rows: Sequence[Row]) -> None:
     Raises:
         EnvironmentProblem: with the first row that is missing and why.
     """
-    from recipes.doctor import lost_rows
+    from recipes.launch.doctor import lost_rows
 
     for row, problem in lost_rows(rows).items():
         raise EnvironmentProblem(f"verl does not know {row.kind} {row.name!r} of this recipe: {problem}")

@@ -4,7 +4,7 @@ A recipe's ``main.py`` describes itself with :class:`Recipe` and calls :func:`ma
 for ``verl.trainer.main_ppo``; ``--dry-run`` stops before Ray and shows what would run.
 
 The platform is verl's own choice where an accelerator is at hand. Where neither this machine nor the cluster to join
-has one, or with ``trainer.device=cpu``, the CPU layer (``recipes/platforms``) is laid over the config, and the
+has one, or with ``trainer.device=cpu``, the CPU layer (``recipes/core``) is laid over the config, and the
 environment it needs travels to every process of the run.
 """
 
@@ -58,13 +58,13 @@ class Recipe:
 
     @property
     def state_file(self) -> str | None:
-        """The recipe's own state in a step folder (`recipes.common.state`)."""
+        """The recipe's own state in a step folder (`recipes.core.state`)."""
         return f"{self.name}.json" if self.keeps_state else None
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The registrations a run needs in every process: the recipe's own and the shared ones."""
-        rooms = (f"recipes.{self.name}.", "recipes.common.")
+        rooms = (f"recipes.{self.name}.", "recipes.core.")
         return tuple(row for row in plugin.TABLE if row.target.startswith(rooms))
 
 
@@ -119,9 +119,9 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     device = cluster.choose_device(overrides, address)
     cluster.set_environment(device)
 
+    from recipes.core import sync_guard
     from recipes.evaluation import during_training
     from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
-    from recipes.upstream import sync_guard
 
     evaluated, overrides = during_training.split(overrides)
     layered = [*cluster.platform_layer(device, address), *overrides]
@@ -192,10 +192,9 @@ def _describe(config, defaults, device: str) -> None:
 def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
-    from recipes.common import state
-    from recipes.launch import limits
-    from recipes.lifecycle import leftovers, preemption, resume, step_metrics, wandb_run
-    from recipes.lifecycle.watchdog import Stall, Watchdog
+    from recipes.core import state
+    from recipes.launch import leftovers, limits, preemption, resume, step_metrics, wandb_run
+    from recipes.launch.watchdog import Stall, Watchdog
 
     limit, stall = preemption.limit_seconds(), Stall()
     for line in leftovers.remove_leftovers():
@@ -281,7 +280,7 @@ def _train(config, signals, *, joined: bool) -> None:
 def _shut_down(name: str, run) -> None:
     import ray
 
-    from recipes.lifecycle import leftovers
+    from recipes.launch import leftovers
 
     if ray.is_initialized():
         ray.shutdown()
@@ -292,7 +291,7 @@ def _shut_down(name: str, run) -> None:
 
 def _end_processes(name: str, run, seconds: float = EXIT_SECONDS, wandb_seconds: float = WANDB_SECONDS) -> None:
     """End what is left of a run's processes after so many seconds; what wandb needs to send the rest, after more."""
-    from recipes.lifecycle import leftovers, wandb_run
+    from recipes.launch import leftovers, wandb_run
 
     remaining = leftovers.wait_until_gone(run, seconds)
     if services := wandb_run.services(remaining):
@@ -305,7 +304,7 @@ def _end_processes(name: str, run, seconds: float = EXIT_SECONDS, wandb_seconds:
 
 
 def _resume_step(config, checkpoints: Path, state_file: str | None) -> int:
-    from recipes.lifecycle import resume
+    from recipes.launch import resume
 
     if config.trainer.resume_mode == "disable":
         return 0

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from recipes.core import compat
 from recipes.errors import ConfigError, DataError, LaunchError
 from recipes.launch import cluster, config_checks, preflight, worker_checks
-from recipes.upstream import compat
 
 REFUSED = 2
 PROCESS_GROUP_TIMEOUT = timedelta(hours=10)

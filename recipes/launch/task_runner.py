@@ -5,9 +5,9 @@ import os
 import ray
 from verl.trainer.main_ppo import TaskRunnerV1
 
-from recipes.lifecycle import step_metrics
-from recipes.lifecycle.preemption import RayRequests, obey
-from recipes.upstream.run_identity import VARIABLE
+from recipes.core.run_identity import VARIABLE
+from recipes.launch import step_metrics
+from recipes.launch.preemption import RayRequests, obey
 
 
 @ray.remote

@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from recipes.common.settings import Count, Finite, check_value
+from recipes.core.settings import Count, Finite, check_value
 from recipes.errors import ConfigError
 from recipes.launch.composition import FREE_FORM, difference, flatten
 

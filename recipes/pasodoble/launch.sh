@@ -28,7 +28,7 @@ if [ "${LAYOUT}" = separate ]; then
   gpus=$((NGPUS / 2))
 fi
 
-source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/launcher.sh"   # arguments=(...) from the knobs that all recipes have
 
 exec python3 -m recipes.pasodoble.main variant="${VARIANT}" scale="${SCALE}" \
   data.val_files="${VAL_FILES}" \

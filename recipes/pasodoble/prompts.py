@@ -6,7 +6,7 @@ Source: PasoDoble, ``prompt.py`` (structure; the wording is ours) and ``get_prom
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.common.settings import read
+from recipes.core.settings import read
 
 THINK = "<think>"
 

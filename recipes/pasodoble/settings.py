@@ -7,7 +7,7 @@ Source of the values: PasoDoble, ``train_{online,offline}_{4,8}_cards.sh``, ``pr
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.common.settings import Count, CountOrZero, Finite, Share, read
+from recipes.core.settings import Count, CountOrZero, Finite, Share, read
 from recipes.errors import ConfigError
 from recipes.pasodoble.prompts import Prompts
 from recipes.pasodoble.sanity import LeakCheck

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from recipes.common import state
+from recipes.core import state
 from recipes.pasodoble.buffer import QuestionBuffer
 from recipes.pasodoble.diversity import DiversityHistory
 from recipes.pasodoble.settings import RoundSettings

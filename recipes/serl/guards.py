@@ -4,9 +4,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recipes.common.guards import require, require_off
-from recipes.common.rows import read_rows
-from recipes.common.split_resources import check_resources
+from recipes.core.guards import require, require_off
+from recipes.core.rows import read_rows
+from recipes.core.split_resources import check_resources
 from recipes.errors import ConfigError
 from recipes.serl.estimators import NAMES
 from recipes.serl.instructions import load_template

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from recipes.common.settings import read
+from recipes.core.settings import read
 from recipes.errors import ConfigError, MissingFileError
 
 WORDS_MIN = 4

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from recipes.common import groups as responses
-from recipes.common.groups import GroupHook, Settlement, settle
-from recipes.common.reward_faults import RewardFaults
+from recipes.core import groups as responses
+from recipes.core.groups import GroupHook, Settlement, settle
+from recipes.core.reward_faults import RewardFaults
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
 from recipes.serl.reward import NO_GOLD

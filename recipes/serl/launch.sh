@@ -29,7 +29,7 @@ EXPERIMENT=${EXPERIMENT:-serl_${SCALE}_${VARIANT}_${ESTIMATOR}${LORA_RANK:+_lora
 
 export SERL_DIR
 
-source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/launcher.sh"   # arguments=(...) from the knobs that all recipes have
 
 exec python3 -m recipes.serl.main scale="${SCALE}" variant="${VARIANT}" estimator="${ESTIMATOR}" convention="${CONVENTION}" \
   resources="${RESOURCES}" \

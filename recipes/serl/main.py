@@ -4,7 +4,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from recipes.common.split_resources import choose_backend, is_split, rollout_devices
+from recipes.core.split_resources import choose_backend, is_split, rollout_devices
 from recipes.launch.start import Recipe, main
 from recipes.serl.guards import check_serl_config
 
@@ -19,7 +19,7 @@ def check(config: DictConfig) -> None:
     check_serl_config(config)
     if is_split(config):
         # verl may be imported only once the launcher has prepared the environment.
-        from recipes.common.split_rollout import require_backend
+        from recipes.core.split_rollout import require_backend
 
         require_backend(config)
 

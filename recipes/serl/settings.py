@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from recipes.common.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, read
+from recipes.core.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, read
 from recipes.errors import ConfigError
 from recipes.serl.difficulty import check_bounds
 

@@ -8,7 +8,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from recipes.common.groups import Group, Sample
+from recipes.core.groups import Group, Sample
 from reward_fns.errors import SkipError
 from reward_fns.majority import Vote, majority_vote
 from reward_fns.result import Skip

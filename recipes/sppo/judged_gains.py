@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipes.common.groups import Group
+from recipes.core.groups import Group
 from reward_fns.judge import Judge, JudgeOptions, win_rates
 from reward_fns.result import Fail, Score, Skip
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.common.settings import Positive
+from recipes.core.settings import Positive
 from recipes.errors import ConfigError
 
 SECTION = "algorithm.sppo"

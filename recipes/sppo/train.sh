@@ -27,7 +27,7 @@ if [ "${MAX_TOKENS_PER_GPU}" -gt 0 ]; then
   )
 fi
 
-source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/launcher.sh"   # arguments=(...) from the knobs that all recipes have
 
 exec python3 -m recipes.sppo.main scale="${SCALE}" preset="${PRESET}" \
   data.train_files="${TRAIN_FILES}" \

@@ -35,7 +35,7 @@ if [[ ${PRESET} == prm ]]; then
     reward.reward_model.n_gpus_per_node="${PRM_NGPUS}")
 fi
 
-source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/launcher.sh"   # arguments=(...) from the knobs that all recipes have
 if [ -n "${LORA_RANK}" ]; then
   arguments+=(critic.model.lora_rank="${LORA_RANK}" critic.model.lora_alpha="${LORA_ALPHA}")
 fi

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recipes.common.settings import Count, NonNegative, Positive, Share, read
+from recipes.core.settings import Count, NonNegative, Positive, Share, read
 from recipes.errors import ConfigError
 from recipes.step_ppo.step_rewards import StepRewardConfig
 from reward_fns.result import FailureBudget

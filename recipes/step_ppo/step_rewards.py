@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from recipes.common.settings import Finite, Positive
+from recipes.core.settings import Finite, Positive
 
 Mode = Literal["sum", "mean", "difference", "min", "product", "softmin", "outcome"]
 LastStep = Literal["step_end", "eos", "outcome"]

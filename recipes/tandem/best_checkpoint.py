@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from recipes.common import files
+from recipes.core import files
 
 RECORD = "best.json"
 FOLDER = "best"

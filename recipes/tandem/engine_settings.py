@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from recipes.common.settings import Share, check_value
+from recipes.core.settings import Share, check_value
 from recipes.errors import ConfigError
 from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, engine_arguments

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Len
 
-from recipes.common.settings import Count, Positive, Share
+from recipes.core.settings import Count, Positive, Share
 from recipes.errors import ConfigError
 
 BLOCK = "algorithm.tandem"

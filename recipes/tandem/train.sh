@@ -46,7 +46,7 @@ if [ "${PRESET}" = kl ]; then
   method+=(actor_rollout_ref.actor.kl_loss_coef="${KL_COEF}")
 fi
 
-source "$(dirname "${BASH_SOURCE[0]}")/../common/launcher.sh"   # arguments=(...) from the knobs that all recipes have
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/launcher.sh"   # arguments=(...) from the knobs that all recipes have
 
 exec python3 -m recipes.tandem.main scale=qwen3_4b preset="${PRESET}" \
   data.train_files="'${DATA_DIR}/train.parquet'" \

@@ -47,7 +47,7 @@ def test_the_plugin_never_raises_when_a_table_target_is_gone():
     code = textwrap.dedent("""
         import sys
         sys.modules["recipes.sppo"] = None
-        sys.modules["recipes.platforms"] = None
+        sys.modules["recipes.core.reward_manager"] = None
         import verl
         from verl.trainer.ppo import core_algos
         from recipes import plugin

@@ -18,10 +18,9 @@ RECIPES = tuple(
 # From the ground up; a room imports only from floors below its own.
 FLOORS = (
     ("recipes.errors", "reward_fns", "vllm_patches"),
-    ("recipes.upstream",),
-    ("recipes.platforms",),
-    ("recipes.plugin", "recipes.common"),
-    ("recipes.lifecycle", "recipes.doctor", "recipes.evaluation"),
+    ("recipes.core",),
+    ("recipes.plugin",),
+    ("recipes.evaluation",),
     ("recipes.launch",),
     tuple(f"recipes.{recipe}" for recipe in RECIPES),
 )

@@ -31,7 +31,7 @@ ELSEWHERE = {
     ("bash", "tests/run.sh"): "tests/run.sh",
     ("bash", "examples/quickstart.sh"): "tests/end_to_end/test_quickstart.py",
     ("bash", "examples/install.sh"): "tests/examples/test_install.py",
-    ("python", "-m", "recipes.doctor"): "tests/recipes/doctor",
+    ("python", "-m", "recipes.launch.doctor"): "tests/recipes/launch/test_doctor.py",
 }
 # Short commands that need nothing but files of their kind.
 RUN_HERE = (

@@ -145,7 +145,7 @@ def start(toy_world, tmp_path, monkeypatch):
     if runs:
         # pytest shows it where the test has failed.
         print(runs[0].log[-6000:])
-    from recipes.lifecycle import leftovers
+    from recipes.launch import leftovers
 
     leftovers.remove_leftovers()
     for process in seen:

@@ -18,7 +18,7 @@ def drop(module):
 
 
 def _sampled(tensor):
-    from recipes.upstream.weight_samples import sample
+    from recipes.core.weight_samples import sample
 
     return sample(tensor)
 

@@ -10,7 +10,7 @@ def define(_module):
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import register_trainer
 
-    from recipes.common.grouped_trainer import GroupedTrainer
+    from recipes.core.grouped_trainer import GroupedTrainer
 
     @register_trainer("recording")
     class RecordingTrainer(GroupedTrainer):

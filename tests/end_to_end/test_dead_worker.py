@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from recipes.lifecycle import leftovers
+from recipes.launch import leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 LIMIT_SECONDS = 120

@@ -97,7 +97,7 @@ def test_online_train_kill_resume(begin):
     steps = [problem["step"] for problem in problems]
     assert steps == sorted(steps), "what the killed attempt wrote of a step that came again is gone"
     assert sum(problem["fault"] is None for problem in problems) > len(problems) / 2
-    from recipes.lifecycle import leftovers
+    from recipes.launch import leftovers
 
     assert leftovers.dead_runs() == []
 

@@ -40,7 +40,7 @@ def test_win_rates_from_a_served_reward_model(start, small, reward_model, tmp_pa
         *(f"{engine}.{key}" for key in ("name=vllm", "dtype=float32", "tensor_model_parallel_size=1")),
         *(f"{engine}.{key}" for key in ("max_model_len=128", "max_num_seqs=64", "max_num_batched_tokens=2048")),
         *(f"{engine}.{key}" for key in ("prompt_length=64", "response_length=64")),
-        "reward.custom_reward_function.path=pkg://recipes.common.served_reward_model",
+        "reward.custom_reward_function.path=pkg://recipes.core.served_reward_model",
         "reward.custom_reward_function.name=compute_score",
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
         "trainer.total_training_steps=2",

@@ -12,7 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from recipes.common.state import load
+from recipes.core.state import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SMALL = (

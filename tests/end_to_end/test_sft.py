@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from recipes.common.files import write_parquet
+from recipes.core.files import write_parquet
 from recipes.pasodoble.cold_start.records import write_dataset
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -77,7 +77,7 @@ def test_train_on_faulty_rewards_save_kill_resume_export_lose_a_sync(start, smal
     from transformers import AutoModelForCausalLM
 
     assert AutoModelForCausalLM.from_pretrained(exported).num_parameters() > 0
-    from recipes.lifecycle import leftovers
+    from recipes.launch import leftovers
 
     assert leftovers.dead_runs() == []
 

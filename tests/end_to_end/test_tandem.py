@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from recipes.lifecycle import leftovers
+from recipes.launch import leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from quickstart_train import follow
 
-from recipes.lifecycle.resume import carry_metrics_over, join_metrics
+from recipes.launch.resume import carry_metrics_over, join_metrics
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "quickstart_train.py"
 
@@ -38,7 +38,7 @@ def test_follow_yields_whole_records_once(tmp_path):
 
 
 def test_follow_of_a_run_that_goes_on(tmp_path):
-    """Its file begins anew, and gets the earlier records back at its end, as `recipes.lifecycle` does it."""
+    """Its file begins anew, and gets the earlier records back at its end, as `recipes.launch` does it."""
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step":{step},"data":{{}}}}\n' for step in range(3)))
     carry_metrics_over(path, 1)

@@ -22,8 +22,8 @@ from unittest import mock
 
 import psutil
 
-from recipes.lifecycle import leftovers, resume
-from recipes.upstream.run_identity import tag_of
+from recipes.core.run_identity import tag_of
+from recipes.launch import leftovers, resume
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _COMMON = ("scale=toy", "trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=1")

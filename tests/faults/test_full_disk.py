@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from recipes.common import files, state
-from recipes.common.journal import Journal, read_records
+from recipes.core import files, state
+from recipes.core.journal import Journal, read_records
 from recipes.errors import LaunchError
-from recipes.launch import preflight
-from recipes.lifecycle import resume
+from recipes.launch import preflight, resume
 
 BIG = "x" * 200_000
 # What each writer of the house does to a file that exists, under a limit of 64 KiB per file: as on a full disk, the
@@ -29,8 +28,8 @@ WRITERS = {
 PROGRAM = """
 import os, resource, sys
 from pathlib import Path
-from recipes.common import files, state
-from recipes.lifecycle import resume
+from recipes.core import files, state
+from recipes.launch import resume
 BIG, path = "x" * 200_000, Path(sys.argv[1])
 import pyarrow.parquet
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))

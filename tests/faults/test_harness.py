@@ -12,7 +12,7 @@ from campaign import Attempt, Campaign
 RUN = """
 import json, os, sys, time, zipfile
 from pathlib import Path
-from recipes.lifecycle import resume
+from recipes.launch import resume
 folder, steps, lie = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 checkpoints, metrics = folder / "checkpoints", folder / "metrics.jsonl"
 first = resume.resume_step(checkpoints)[0]

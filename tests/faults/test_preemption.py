@@ -9,11 +9,11 @@ import time
 import pytest
 
 from recipes.errors import ConfigError
-from recipes.lifecycle import preemption
+from recipes.launch import preemption
 
 DRIVER = """
 import sys, time
-from recipes.lifecycle.preemption import Preemption
+from recipes.launch.preemption import Preemption
 
 class Memory(dict):
     def put(self, name, value):

@@ -13,7 +13,7 @@ DRIVER = """
 import sys, time
 import ray
 from recipes.launch import cluster
-from recipes.lifecycle import preemption
+from recipes.launch import preemption
 
 requests = preemption.RayRequests("run-of-the-test")
 signals = preemption.Preemption("sppo", requests, 60.0)

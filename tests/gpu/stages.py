@@ -93,7 +93,7 @@ def stages() -> dict[str, Stage]:
     decoder = [f"{TANDEM}/test_engine.py", f"{TANDEM}/test_engine_twins.py", f"{TANDEM}/test_engine_preemption.py"]
     latency = [sys.executable, "tests/benchmarks/tandem_latency.py", "--batches", "1", "16", "64", "--contexts", "1024"]
     return {
-        "install": Stage([Step("doctor", [sys.executable, "-m", "recipes.doctor", "--quick"], 180)]),
+        "install": Stage([Step("doctor", [sys.executable, "-m", "recipes.launch.doctor", "--quick"], 180)]),
         "memory": Stage([Step("estimate", [*PYTEST, "tests/recipes/launch/test_memory.py"], 600)]),
         "decoder": Stage(
             [

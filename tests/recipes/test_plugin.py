@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from recipes import plugin
-from recipes.doctor import lost_rows
+from recipes.launch.doctor import lost_rows
 
 LOOK = """
 import json, verl
-from recipes.doctor import lost_rows
-from recipes.upstream import startup_errors
+from recipes.launch.doctor import lost_rows
+from recipes.core import startup_errors
 lost = list(lost_rows().values())
 from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.trainer.ppo import core_algos
@@ -45,15 +45,15 @@ print("RESULT" + json.dumps({
 """
 FAILS = """
 import json, verl
-from recipes.doctor import TABLE, lost_rows
-from recipes.upstream import startup_errors
+from recipes.launch.doctor import TABLE, lost_rows
+from recipes.core import startup_errors
 print("RESULT" + json.dumps({"lost": list(lost_rows(TABLE[:1]).values()), "startup": startup_errors.messages}))
 """
 SPEAKS = """
 import io, json, logging, sys
 sys.stderr = heard = io.StringIO()
 import verl, model_hosting_container_standards.logging_config
-logging.getLogger("recipes.common.journal").warning("a line of a run")
+logging.getLogger("recipes.core.journal").warning("a line of a run")
 logging.getLogger("another.package").warning("a line of another")
 print("RESULT" + json.dumps({"root": logging.getLogger().level, "heard": heard.getvalue()}))
 """

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
-from recipes.common import data_plane
-from recipes.common.data_plane import TRAIN, KVBatchMeta, session_of, uid_of
+from recipes.core import data_plane
+from recipes.core.data_plane import TRAIN, KVBatchMeta, session_of, uid_of
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
 from recipes.pasodoble.adapters.side import Side
 from recipes.pasodoble.knowledge import KnowledgeBase

@@ -20,9 +20,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
 
-from recipes.common import data_plane
-from recipes.common.data_plane import TRAIN, KVBatchMeta
-from recipes.common.ragged import on_last_token
+from recipes.core import data_plane
+from recipes.core.data_plane import TRAIN, KVBatchMeta
+from recipes.core.ragged import on_last_token
 
 
 class SideWorker(ActorRolloutRefWorker):

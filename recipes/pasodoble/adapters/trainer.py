@@ -10,9 +10,9 @@ import ray
 from omegaconf import DictConfig, open_dict
 from verl.utils.debug import marked_timer
 
-from recipes.common.data_plane import TRAIN, KVBatchMeta
-from recipes.common.state import resumed_folder, step_folder
-from recipes.lifecycle.resume import cut_back
+from recipes.core.data_plane import TRAIN, KVBatchMeta
+from recipes.core.state import resumed_folder, step_folder
+from recipes.launch.resume import cut_back
 from recipes.pasodoble.adapters.play import Play
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
 from recipes.pasodoble.adapters.side import SideWorker, require_matching_ranks

@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
-from recipes.common.sampling import EndpointEngine, Request, Sampling
-from recipes.common.vllm_engine import Gathered, VllmEngine
+from recipes.core.sampling import EndpointEngine, Request, Sampling
+from recipes.core.vllm_engine import Gathered, VllmEngine
 from recipes.pasodoble.prompts import THINK, Messages, render
 from reward_fns.completions import Completion
 from reward_fns.endpoint import Endpoint, EndpointSettings

@@ -18,9 +18,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from recipes.common.files import write_json
-from recipes.common.journal import Journal
-from recipes.common.sampling import Sampling
+from recipes.core.files import write_json
+from recipes.core.journal import Journal
+from recipes.core.sampling import Sampling
 from recipes.errors import LaunchError
 from recipes.pasodoble.cold_start.generators import ORIGINAL, EndpointGenerator, Generator, VllmGenerator
 from recipes.pasodoble.cold_start.pipeline import ColdStart, ColdStartSettings, ColdStartStopped

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.common.journal import Journal
+from recipes.core.journal import Journal
 from recipes.pasodoble.cold_start.generators import Generator, whole_text
 from recipes.pasodoble.cold_start.records import Record, proposer_record, solver_record
 from recipes.pasodoble.knowledge import KnowledgeBase, draw_index

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.common.files import replacing, write_json
+from recipes.core.files import replacing, write_json
 from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import THINK, Messages
 

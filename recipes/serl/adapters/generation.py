@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from recipes.common.split_resources import rollout_devices
+from recipes.core.split_resources import rollout_devices
 from recipes.serl.settings import InstructionSettings
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 import torch
 
-from recipes.common import data_plane
-from recipes.common.data_plane import KVBatchMeta
+from recipes.core import data_plane
+from recipes.core.data_plane import KVBatchMeta
 
 # What verl computes for each response token after sampling.
 TOKEN_FIELDS = (

@@ -2,9 +2,9 @@
 
 import torch
 
-from recipes.common import data_plane
-from recipes.common.data_plane import KVBatchMeta
-from recipes.common.ragged import padded, unpadded
+from recipes.core import data_plane
+from recipes.core.data_plane import KVBatchMeta
+from recipes.core.ragged import padded, unpadded
 from recipes.serl.estimators import rloo_advantage
 
 

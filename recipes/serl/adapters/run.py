@@ -5,9 +5,9 @@ import os
 
 from omegaconf import DictConfig, open_dict
 
-from recipes.common import state
-from recipes.common.grouped_trainer import GroupedTrainer
-from recipes.common.split_rollout import SplitRollout
+from recipes.core import state
+from recipes.core.grouped_trainer import GroupedTrainer
+from recipes.core.split_rollout import SplitRollout
 from recipes.errors import RunError
 from recipes.serl.collection import Collection, vote_metrics
 from recipes.serl.journal import Journal

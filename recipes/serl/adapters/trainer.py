@@ -6,9 +6,9 @@ from dataclasses import replace
 from omegaconf import open_dict
 from verl.utils.debug import marked_timer
 
-from recipes.common import data_plane
-from recipes.common.data_plane import TRAIN, KVBatchMeta
-from recipes.common.rows import read_rows
+from recipes.core import data_plane
+from recipes.core.data_plane import TRAIN, KVBatchMeta
+from recipes.core.rows import read_rows
 from recipes.serl.adapters.answering import instruction_row, prompt_batch
 from recipes.serl.adapters.generation import chat_tokenizer, generate_texts, rollout_engines
 from recipes.serl.adapters.padding import reset_padding

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.common import files
-from recipes.common.rows import read_rows
-from recipes.common.sampling import Request, Sampling, request_seed
+from recipes.core import files
+from recipes.core.rows import read_rows
+from recipes.core.sampling import Request, Sampling, request_seed
 from recipes.serl.seeds.selection import balance_levels, filter_by_agreement
 from reward_fns.completions import Answer
 
@@ -84,7 +84,7 @@ def measure_agreement(options: argparse.Namespace, rows: Sequence[dict]) -> list
     With `--raw-prompt` the questions go without chat template, and question and answer are voted on together by the
     original's rule.
     """
-    from recipes.common.vllm_engine import VllmEngine
+    from recipes.core.vllm_engine import VllmEngine
     from reward_fns.majority import majority_vote
 
     raw, n = options.raw_prompt, options.answers

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from recipes.common.settings import read
+from recipes.core.settings import read
 from recipes.sppo.advantage import best_worst, sppo_target, win_rates
 from recipes.sppo.settings import SECTION, SppoSettings
 

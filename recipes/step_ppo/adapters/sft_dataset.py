@@ -8,7 +8,7 @@ Use it through `data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset
 import torch
 from torch.utils.data import Dataset
 
-from recipes.common.rows import read_rows
+from recipes.core.rows import read_rows
 from recipes.step_ppo.tokens import encode_trajectory
 
 

@@ -7,9 +7,9 @@ import torch
 from omegaconf import open_dict
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from recipes.common import data_plane
-from recipes.common.data_plane import KVBatchMeta
-from recipes.common.ragged import padded, unpadded
+from recipes.core import data_plane
+from recipes.core.data_plane import KVBatchMeta
+from recipes.core.ragged import padded, unpadded
 from recipes.step_ppo.gae import gae
 from recipes.step_ppo.pure import ESTIMATORS, Rollout, pure_rloo, pure_token
 from recipes.step_ppo.settings import StepPPOSettings

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.common.rows import read_rows
-from recipes.common.sampling import Request, request_seed
+from recipes.core.rows import read_rows
+from recipes.core.sampling import Request, request_seed
 from recipes.errors import DataError
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions, without_surrogates

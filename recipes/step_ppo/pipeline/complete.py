@@ -7,7 +7,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from recipes.common.sampling import Request, request_seed
+from recipes.core.sampling import Request, request_seed
 from recipes.step_ppo.labels import state_value
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions

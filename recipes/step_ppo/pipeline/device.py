@@ -1,7 +1,7 @@
 """Where a stage computes that runs a model in its own process."""
 
+from recipes.core import nvidia
 from recipes.errors import EnvironmentProblem
-from recipes.platforms import nvidia
 
 
 def own_device() -> str:

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from recipes.common.sampling import EndpointEngine, Engine, Sampling
+from recipes.core.sampling import EndpointEngine, Engine, Sampling
 from reward_fns.endpoint import EndpointSettings
 
 FOUR_LINE_BREAKS = "\n\n\n\n"
@@ -44,7 +44,7 @@ def engine_from(args: argparse.Namespace) -> Engine:
     """Start the engine that the options of `add_arguments` describe."""
     if args.endpoint:
         return EndpointEngine(endpoint_settings(args, args.model, key_variable=args.api_key_env), chat=args.chat)
-    from recipes.common.vllm_engine import VllmEngine
+    from recipes.core.vllm_engine import VllmEngine
 
     print(f"loading {args.model} into vLLM", flush=True)
     options = {"enable_prefix_caching": True, "disable_log_stats": False} | args.engine

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from recipes.common.files import write_parquet
+from recipes.core.files import write_parquet
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import DATASETS, load_items
 

@@ -12,8 +12,8 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from recipes.common.journal import Journal, Record, read_records
-from recipes.common.settings import Count, CountOrZero, Finite, check_value
+from recipes.core.journal import Journal, Record, read_records
+from recipes.core.settings import Count, CountOrZero, Finite, check_value
 from recipes.errors import ConfigError, DataError
 
 KEY = "key"
@@ -98,7 +98,7 @@ def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, sk
 
 
 def read(paths: Iterable[str | Path], kind: Any = None, *, skip_corrupt: bool = False) -> Iterator[Record]:
-    """Records of one or more finished files, in order; see `recipes.common.journal.read_records`.
+    """Records of one or more finished files, in order; see `recipes.core.journal.read_records`.
 
     Args:
         kind: what every record must be, one of the classes above, so that the output of another stage, or of another

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recipes.common import files
+from recipes.core import files
 from recipes.evaluation.intervals import Interval, bootstrap_mean
 from recipes.evaluation.learning_curves import read_curves
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value

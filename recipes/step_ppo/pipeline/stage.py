@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from tqdm import tqdm
 
-from recipes.common.journal import Journal
-from recipes.common.sampling import Engine, Request
+from recipes.core.journal import Journal
+from recipes.core.sampling import Engine, Request
 from recipes.step_ppo.pipeline.generation import engine_from, sampling_from
 from recipes.step_ppo.pipeline.records import Record
 from reward_fns.completions import Answer

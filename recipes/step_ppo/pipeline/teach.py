@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.common.files import write_parquet
+from recipes.core.files import write_parquet
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.collect import add_cleaning_arguments, collect_into, selected_questions
 from recipes.step_ppo.pipeline.data import Question

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from recipes.common import files
+from recipes.core import files
 from recipes.step_ppo.pipeline.device import own_device
 
 STARTED = "started.json"

@@ -12,10 +12,10 @@ import ray
 import torch
 from omegaconf import OmegaConf, open_dict
 
-from recipes.common import data_plane
-from recipes.common.data_plane import KVBatchMeta
-from recipes.common.grouped_trainer import GroupedTrainer
-from recipes.common.settings import read
+from recipes.core import data_plane
+from recipes.core.data_plane import KVBatchMeta
+from recipes.core.grouped_trainer import GroupedTrainer
+from recipes.core.settings import read
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best

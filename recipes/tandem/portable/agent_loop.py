@@ -6,7 +6,7 @@ from typing import Any
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from recipes.common.settings import read
+from recipes.core.settings import read
 from recipes.tandem.adapters.agent_loop import TandemAgentLoop
 from recipes.tandem.portable.joint_writer import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
 from recipes.tandem.portable.settings import BLOCK, PortableSettings

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from recipes.common.settings import Count, CountOrZero, Positive
+from recipes.core.settings import Count, CountOrZero, Positive
 from recipes.errors import ConfigError
 from recipes.tandem.engine_settings import tandem_config
 from reward_fns.endpoint import EndpointSettings

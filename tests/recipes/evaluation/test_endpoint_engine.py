@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from recipes.common.sampling import Request, Sampling
+from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.handoff import Part, Turn

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.common.sampling import Request, Sampling
+from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.endpoint_pool import FAILURES, Member, spread

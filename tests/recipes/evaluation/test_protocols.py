@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.common import files
+from recipes.core import files
 from recipes.evaluation import handoff, legibility, mmlu_pro, process_reward, rerank
 from recipes.evaluation.denominators import denominator
 from recipes.evaluation.handoff import Part

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from recipes.common.sampling import Sampling
+from recipes.core.sampling import Sampling
 from recipes.errors import ConfigError
 from recipes.evaluation.generation import Generator
 from recipes.evaluation.sampling import THINKING_TOKENS, recommended

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.common.sampling import Request
+from recipes.core.sampling import Request
 from recipes.errors import ConfigError, EnvironmentProblem
 from recipes.evaluation.settings import read_settings
 from recipes.evaluation.sharded_engine import core_ranges, shards

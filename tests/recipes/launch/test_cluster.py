@@ -7,9 +7,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from recipes.core import nvidia
 from recipes.errors import EnvironmentProblem
 from recipes.launch import cluster
-from recipes.platforms import nvidia
 
 
 def config(nodes: int = 1, devices: int = 2, pool: int = 0):

@@ -9,8 +9,7 @@ import time
 import psutil
 import pytest
 
-from recipes.launch import start
-from recipes.lifecycle import leftovers
+from recipes.launch import leftovers, start
 
 # A worker of the run in whose exit wandb sends what is left; wandb's service ends with the process that started it.
 WORKER = '"$0" "$1" & wait $!'
@@ -83,7 +82,7 @@ def test_without_wandb_nothing_is_waited_for_longer(run, asked_to_end, capsys):
 def test_the_installed_wandb_calls_its_service_so():
     from wandb.util import get_core_path
 
-    from recipes.lifecycle.wandb_run import SERVICE
+    from recipes.launch.wandb_run import SERVICE
 
     assert os.path.basename(get_core_path()) == SERVICE
 

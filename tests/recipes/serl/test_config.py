@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.common.split_resources import choose_backend, rollout_devices
+from recipes.core.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
 from recipes.launch.worker_checks import check_workers

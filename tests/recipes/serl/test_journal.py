@@ -71,7 +71,7 @@ CHILD = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from recipes.common import state as checkpoint
+    from recipes.core import state as checkpoint
     from recipes.serl.journal import Journal
     from recipes.serl.pool import InstructionPool
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from recipes.common.groups import Group, Sample, settle
-from recipes.common.reward_faults import RewardFaults
+from recipes.core.groups import Group, Sample, settle
+from recipes.core.reward_faults import RewardFaults
 from recipes.serl import voting
 from recipes.serl.judging import first_responses, judge_by_label, judge_by_vote, labelled_samples
 from recipes.serl.pool import Instruction

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.common.groups import Group, Sample
+from recipes.core.groups import Group, Sample
 from recipes.serl import voting
 from recipes.serl.voting import majority_reward
 from reward_fns.errors import SkipError

@@ -7,7 +7,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.common.settings import read
+from recipes.core.settings import read
 from recipes.errors import ConfigError
 from recipes.launch.composition import compose_config
 from recipes.sppo.guards import check_sppo_config

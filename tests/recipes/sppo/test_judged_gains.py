@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipes.common.groups import Group, Sample
+from recipes.core.groups import Group, Sample
 from recipes.sppo.advantage import sppo_target
 from recipes.sppo.judged_gains import judge_win_rates
 from reward_fns.judge import Judge

@@ -5,8 +5,8 @@ import argparse
 import pytest
 import torch
 
+from recipes.core import nvidia
 from recipes.errors import EnvironmentProblem
-from recipes.platforms import nvidia
 from recipes.step_ppo.pipeline import command, score
 from recipes.step_ppo.pipeline.training_run import add_training_arguments, trainer_arguments
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from recipes.common.files import write_parquet
+from recipes.core.files import write_parquet
 from recipes.step_ppo.adapters.sft_dataset import ContinuationDataset
 from recipes.step_ppo.pipeline import iterate, prepare
 from recipes.step_ppo.pipeline.data import load_questions

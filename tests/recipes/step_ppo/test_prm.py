@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, Qwen3Config, Qwen3ForCausalLM
 
-from recipes.common.files import write_parquet
+from recipes.core.files import write_parquet
 from recipes.step_ppo.calibration import calibration_error, correlation, expected_value, value_statistics
 from recipes.step_ppo.pipeline import dpo, prm
 from recipes.step_ppo.pipeline.data import Question, make_row

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.common.files import write_parquet
+from recipes.core.files import write_parquet
 from recipes.step_ppo.pipeline import collect, complete, states
 from recipes.step_ppo.pipeline.data import load_questions, make_row
 from recipes.step_ppo.pipeline.prm import encode_examples

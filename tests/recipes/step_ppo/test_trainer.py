@@ -18,8 +18,8 @@ def info(skipped=0.0, reason=""):
 @pytest.fixture
 def batch(queue):
     """Four rows; the second was skipped, the last is verl's padding."""
-    from recipes.common.data_plane import KVBatchMeta
-    from recipes.common.ragged import jagged
+    from recipes.core.data_plane import KVBatchMeta
+    from recipes.core.ragged import jagged
 
     generator = torch.Generator().manual_seed(0)
     draw = lambda: jagged([torch.randn(length, generator=generator) for length in LENGTHS])  # noqa: E731
@@ -57,7 +57,7 @@ def test_infos_are_those_of_the_rollouts_without_padding(trainer, batch):
 
 
 def test_a_skipped_rollout_loses_its_masks_and_no_other_does(trainer, batch):
-    from recipes.common import data_plane
+    from recipes.core import data_plane
 
     trainer._leave_out_skipped(batch, trainer._reward_infos(batch))
     found = data_plane.read(batch, "response_mask", "loss_mask")
@@ -66,7 +66,7 @@ def test_a_skipped_rollout_loses_its_masks_and_no_other_does(trainer, batch):
 
 
 def test_advantages_are_raw_gae_of_each_row(trainer, batch):
-    from recipes.common import data_plane
+    from recipes.core import data_plane
     from recipes.step_ppo.gae import gae
 
     trainer._overwrite_advantages(batch)
@@ -80,7 +80,7 @@ def test_advantages_are_raw_gae_of_each_row(trainer, batch):
 
 @pytest.mark.parametrize("name", ["pure_token", "pure_rloo"])
 def test_pures_advantages_leave_out_the_skipped_and_the_padding(trainer, batch, name):
-    from recipes.common import data_plane
+    from recipes.core import data_plane
     from recipes.step_ppo import pure
 
     rewards = [row.float() for row in data_plane.read(batch, "token_level_rewards")["token_level_rewards"]]

@@ -146,7 +146,7 @@ def test_a_response_cut_at_its_length_keeps_its_authors(tokenizer):
 
 def trainer_on(extra_fields, monkeypatch, **settings):
     """A trainer without its workers, whose queue holds these extra fields."""
-    from recipes.common import data_plane
+    from recipes.core import data_plane
     from recipes.tandem.settings import TandemSettings
 
     trainer = TandemTrainer.__new__(TandemTrainer)

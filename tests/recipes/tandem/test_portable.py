@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
-from recipes.common.settings import read
+from recipes.core.settings import read
 from recipes.errors import ConfigError
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT
 from recipes.tandem.engine_settings import KEY

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from recipes.common.sampling import Sampling
+from recipes.core.sampling import Sampling
 from recipes.pasodoble.cold_start.generators import EndpointGenerator
 from reward_fns.endpoint import EndpointSettings
 

@@ -59,7 +59,7 @@ def put(queue, groups, **more):
 
 
 def trainer(variant, n=4, **faults):
-    from recipes.common.reward_faults import RewardFaults
+    from recipes.core.reward_faults import RewardFaults
     from recipes.serl.adapters.trainer import SerlTrainer
 
     made = SerlTrainer.__new__(SerlTrainer)
@@ -110,7 +110,7 @@ def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(q
 def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-    from recipes.common.data_plane import is_padding, real_keys
+    from recipes.core.data_plane import is_padding, real_keys
     from recipes.serl.adapters.padding import TOKEN_FIELDS, reset_padding
 
     fields = dict.fromkeys(

@@ -121,7 +121,7 @@ class Engine:
 def make(queue, tokenizer, tmp_path):
     from verl.trainer.ppo import core_algos
 
-    from recipes.common.reward_faults import RewardFaults
+    from recipes.core.reward_faults import RewardFaults
     from recipes.launch.composition import compose_config
     from recipes.serl.adapters.trainer import SerlTrainer
     from recipes.serl.journal import Journal

@@ -6,7 +6,7 @@ from collections import Counter
 import pyarrow.parquet
 import pytest
 
-from recipes.common.rows import read_rows
+from recipes.core.rows import read_rows
 from recipes.errors import DataError, MissingFileError
 from recipes.serl.seeds.prepare import gold_answer, main
 from recipes.serl.seeds.selection import balance_levels, filter_by_agreement

@@ -1,0 +1,91 @@
+"""Write files atomically: a reader, or a crash, finds the old content or the whole new one.
+
+Pure, and below every room that writes files: `recipes.launch`, `recipes.launch`, `recipes.evaluation`, every recipe.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to, which replaces `path` when the block ends without an exception.
+
+    Missing parent folders are made. After an exception nothing is left behind and `path` is as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
+    try:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write(path: str | Path, content: str | bytes) -> None:
+    """Replace a file by text (UTF-8) or bytes."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with replacing(path) as partial:
+        partial.write_bytes(data)
+
+
+def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
+    """Replace a file by one JSON document.
+
+    Raises:
+        ValueError: a NaN or an infinity, which JSON does not have.
+    """
+    write(path, json_text(value, indent=indent) + "\n")
+
+
+def write_json_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Replace a file by one JSON object per line; returns their number."""
+    count = 0
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json_text(row) + "\n")
+            count += 1
+    return count
+
+
+def write_parquet(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a file by rows as parquet, the columns' types inferred from the rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with replacing(path) as partial:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), partial)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Serialise to JSON that is always valid UTF-8; a lone surrogate of a byte-level tokenizer is escaped.
+
+    Raises:
+        ValueError: a NaN or an infinity.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent)
+    return text
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the new name to disk; some network file systems cannot, and the content is already there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

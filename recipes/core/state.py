@@ -1,0 +1,94 @@
+"""Save and load the state that a recipe keeps beside verl's checkpoint, with a checksum and the run's identity.
+
+A file has two lines of JSON: a header with format, checksum and the identity of the run, then the state. verl names a
+checkpoint as the latest at the end of its own save, so a trainer writes its state before it calls `super()`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from recipes.core import files
+from recipes.errors import StateError
+
+REMEDY = "resume from another checkpoint, or start a new run in another trainer.default_local_dir"
+
+
+def step_folder(config: Any, step: int) -> Path:
+    """Where verl writes the checkpoint of a step."""
+    return Path(config.trainer.default_local_dir) / f"global_step_{step}"
+
+
+def resumed_folder(config: Any, step: int) -> Path:
+    """The checkpoint that a run resumed from at this step, `trainer.resume_mode=resume_path` included."""
+    if config.trainer.resume_mode == "resume_path":
+        return Path(config.trainer.resume_from_path)
+    return step_folder(config, step)
+
+
+def save(
+    path: str | Path, state: Mapping[str, Any], *, format: int = 1, identity: Mapping[str, Any] | None = None
+) -> None:
+    """Replace the file by this state.
+
+    Args:
+        state: JSON types.
+        format: number of the state's layout; raise it when a reader has to know the difference.
+        identity: what a run that resumes must have in common with this one (variant, fingerprint of the data, ...).
+
+    Raises:
+        ValueError: a NaN or an infinity in the state.
+    """
+    body = json.dumps(dict(state), ensure_ascii=True, allow_nan=False, sort_keys=True)
+    header = {"format": format, "sha256": _digest(body), "identity": dict(identity or {})}
+    files.write(path, f"{files.json_text(header)}\n{body}\n")
+
+
+def load(path: str | Path, *, format: int = 1, identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What `save` wrote.
+
+    Raises:
+        StateError: the file is missing, damaged, of another format, or of a run with another identity.
+    """
+    path = Path(path)
+    found, run, body = _read(path)
+    if found != format:
+        later = isinstance(found, int) and found > format
+        way_out = "update this package, or " if later else "finish the run with the version that wrote it, or "
+        raise StateError(f"{path} has format {found} and this version reads format {format}: {way_out}{REMEDY}")
+    wanted = json.loads(json.dumps(dict(identity or {})))
+    if run != wanted:
+        names = sorted(name for name in run.keys() | wanted.keys() if run.get(name) != wanted.get(name))
+        detail = ", ".join(f"{name} was {run.get(name)!r} and is {wanted.get(name)!r}" for name in names)
+        raise StateError(f"{path} belongs to another run ({detail}): resume with the settings it had, or {REMEDY}")
+    return json.loads(body)
+
+
+def check(path: str | Path) -> None:
+    """Whether `save` wrote this file and every byte of its state is there, of whatever format and run.
+
+    Raises:
+        StateError: the file is missing or damaged.
+    """
+    _read(Path(path))
+
+
+def _read(path: Path) -> tuple[Any, dict[str, Any], str]:
+    """Format, identity and the state as text."""
+    if not path.is_file():
+        raise StateError(f"{path} is missing, so the checkpoint is not complete: {REMEDY}")
+    try:
+        first, body, rest = path.read_text(encoding="utf-8").split("\n")
+        header = json.loads(first)
+        found, digest, run = header["format"], header["sha256"], dict(header["identity"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{path} is damaged ({error}): {REMEDY}") from error
+    if rest or _digest(body) != digest:
+        raise StateError(f"{path} is damaged, its content does not match its checksum: {REMEDY}")
+    return found, run, body
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode("utf-8")).hexdigest()

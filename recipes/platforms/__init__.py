@@ -1,1 +1,0 @@
-"""Platforms that verl does not bring itself."""

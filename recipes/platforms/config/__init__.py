@@ -1,1 +1,0 @@
-"""Config layers of the platforms."""

@@ -1,0 +1,84 @@
+"""State beside a checkpoint comes back as it was, or is refused with the reason and a way out."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from recipes.core.state import load, resumed_folder, save, step_folder
+from recipes.errors import CheckpointError, StateError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.dictionaries(st.text(), JSON, max_size=2))
+def test_what_was_saved_is_loaded(tmp_path_factory, state, identity):
+    path = tmp_path_factory.mktemp("state") / "global_step_3" / "recipe.json"
+    save(path, {"older": True})
+    save(path, state, identity=identity)
+    assert load(path, identity=identity) == state
+
+
+def test_tuples_of_an_identity_are_lists_on_disk(tmp_path):
+    save(tmp_path / "s", {}, identity={"bounds": (0.2, 0.8)})
+    assert load(tmp_path / "s", identity={"bounds": (0.2, 0.8)}) == {}
+
+
+@given(st.data())
+def test_no_changed_byte_and_no_cut_gives_another_state(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("state") / "s"
+    state = {"pool": ["a", "b"], "step": 3}
+    save(path, state, identity={"seed": 1})
+    whole = path.read_bytes()
+    position = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:position] + data.draw(st.sampled_from([b"", b"\x00", b"9", b"\n"])) + whole[position + 1 :]
+    for damaged in (changed, whole[:position]):
+        path.write_bytes(damaged)
+        try:
+            found = load(path, identity={"seed": 1})
+        except StateError:
+            continue
+        # White space in the header means nothing.
+        assert found == state and json.loads(damaged.split(b"\n")[0]) == json.loads(whole.split(b"\n")[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({}, "is missing, so the checkpoint is not complete: resume from another checkpoint"),
+        ({"format": 2}, "has format 2 and this version reads format 1: update this package, or resume from another"),
+        ({"format": 0}, "has format 0 .*: finish the run with the version that wrote it, or resume from another"),
+        ({"identity": {"base": "x", "seed": 1}}, r"another run \(base was 'x' and is 'y'\)"),
+        ({"identity": {"seed": 1}}, r"another run \(base was None and is 'y'\)"),
+        ({"identity": {"seed": 1, "base": "y", "more": 3}}, r"another run \(more was 3 and is None\)"),
+    ],
+)
+def test_refusals_say_what_to_do(tmp_path, change, sentence):
+    if change:
+        save(tmp_path / "s", {}, **change)
+    with pytest.raises(StateError, match=sentence) as caught:
+        load(tmp_path / "s", identity={"seed": 1, "base": "y"})
+    assert "start a new run" in str(caught.value) and isinstance(caught.value, CheckpointError)
+
+
+def test_nan_is_refused_before_anything_is_written(tmp_path):
+    save(tmp_path / "s", {"a": 1})
+    with pytest.raises(ValueError):
+        save(tmp_path / "s", {"a": float("nan")})
+    assert load(tmp_path / "s") == {"a": 1}
+    assert len((tmp_path / "s").read_text().splitlines()) == 2
+    assert json.loads((tmp_path / "s").read_text().splitlines()[1]) == {"a": 1}
+
+
+def test_folders_follow_the_resume_mode(tmp_path):
+    trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", "resume_from_path": None}
+    config = OmegaConf.create({"trainer": trainer})
+    assert resumed_folder(config, 4) == step_folder(config, 4) == tmp_path / "global_step_4"
+    config.trainer.update(resume_mode="resume_path", resume_from_path="/other/global_step_4")
+    assert str(resumed_folder(config, 4)) == "/other/global_step_4"
+    assert step_folder(config, 5) == tmp_path / "global_step_5"
