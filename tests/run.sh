@@ -22,8 +22,8 @@ if [[ $# -gt 1 || ($# -eq 1 && "$1" != --long) ]]; then
 fi
 
 shopt -s nullglob
-WAITS=(tests/faults tests/recipes/launch tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
-    tests/recipes/launch/test_end_of_run*.py tests/examples/test_{install,quickstart_train}*.py)
+WAITS=(tests/faults tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
+    tests/recipes/launch/test_{end_of_run,leftovers,resume,step_metrics,wandb_run,watchdog}*.py tests/examples/test_{install,quickstart_train}*.py)
 # Real runs in toy worlds that take minutes to make.
 OTHER_WORLDS=(tests/end_to_end/test_{adapters,configurations,pasodoble,quickstart,serl,step_ppo,traces}*.py)
 shopt -u nullglob

@@ -1,6 +1,6 @@
 """Write files atomically: a reader, or a crash, finds the old content or the whole new one.
 
-Pure, and below every room that writes files: `recipes.launch`, `recipes.launch`, `recipes.evaluation`, every recipe.
+Pure, and below every room that writes files: `recipes.launch`, `recipes.evaluation`, every recipe.
 """
 
 import contextlib
