@@ -92,30 +92,41 @@ def check_books(folder: Path, step: int) -> dict:
     return state
 
 
-def test_train_kill_resume_and_end_when_the_prompts_are_trained(begin):
-    """Three steps train the 20 prompts of the iteration or, where votes fall short, up to six do."""
-    arguments = ["serl.instructions_num_per_iteration=20", "serl.step_slack=2", "trainer.save_freq=1"]
-    arguments += ["trainer.test_freq=100"]
-    first = begin(*arguments)
-    killed = kill_in_step(first, 2)
-    before = first.metrics()
-    second = begin(*arguments)
-    assert second.wait() == 0, second.log[-6000:]
-    assert "setting global step to 1" in second.log
-    metrics = second.metrics()
+TWENTY = ("serl.instructions_num_per_iteration=20", "serl.step_slack=2", "trainer.save_freq=1", "trainer.test_freq=100")
+"""Three steps train the 20 prompts of the iteration or, where votes fall short, up to six do."""
+
+
+def check_end_of_twenty(run) -> int:
+    """The run ends when its prompts are trained; its last step."""
+    assert run.wait() == 0, run.log[-6000:]
+    metrics = run.metrics()
     last = max(metrics)
-    assert sorted(metrics) == list(range(1, last + 1)) and metrics[1] == before[1]
+    assert sorted(metrics) == list(range(1, last + 1))
     for step, data in metrics.items():
         assert data["training/rollout_probs_diff_mean"] < 1e-5
         assert data["serl/instructions/parsed"] > 0 and data["serl/instructions/accepted"] > 0
         assert data["actor/grad_norm"] > 0 or data["serl/groups_trained"] == 0, step
         assert data["actor/ppo_kl"] < 0.1 or data["serl/groups_trained"] == 0
-
-    state = check_books(second.folder, last)
+    state = check_books(run.folder, last)
     assert state["trained_prompts"] >= 20 or last == 6
-    assert f"serl: ended after {state['trained_prompts']} trained prompts, at step {last}" in second.log
+    assert f"serl: ended after {state['trained_prompts']} trained prompts, at step {last}" in run.log
     assert any("acc/mean@1" in key for key in metrics[last]), "validated at the end, whenever that came"
+    return last
 
+
+def test_train_until_the_prompts_are_trained(begin):
+    check_end_of_twenty(begin(*TWENTY))
+
+
+@pytest.mark.long
+def test_killed_in_a_step_it_resumes(begin):
+    first = begin(*TWENTY)
+    killed = kill_in_step(first, 2)
+    before = first.metrics()
+    second = begin(*TWENTY)
+    check_end_of_twenty(second)
+    assert "setting global step to 1" in second.log
+    assert second.metrics()[1] == before[1]
     # Weights, examples and seeds of step 2 are those of the checkpoint, so the same instructions come again.
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/filtered_data")
     assert killed and killed.items() <= generated(folder, 2).items()

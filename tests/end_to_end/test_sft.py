@@ -87,7 +87,7 @@ class Training:
         return load_file(self.file(step))
 
 
-@pytest.mark.parametrize("prepare", [for_pasodoble, pytest.param(for_step_ppo, marks=pytest.mark.long)])
+@pytest.mark.parametrize("prepare", [for_pasodoble, for_step_ppo])
 def test_a_killed_start_trains_every_epoch_once(prepare, toy_world, tmp_path):
     """Against one that nobody killed; and what is finished is not trained again."""
     launcher, variables = prepare(tmp_path, toy_world / "model")

@@ -14,6 +14,12 @@ HERE = Path(__file__).parent
 SAVE = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
 # So that a step moves what a rollout engine would say by more than the guard lets pass.
 FAST = ("actor_rollout_ref.actor.optim.lr=1e-3", "actor_rollout_ref.actor.optim.lr_warmup_steps=0")
+SIZES = (
+    "preset=paper",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40",
+)
 FAULTY = (f"reward.custom_reward_function.path={HERE / 'faulty_rewards.py'}", "algorithm.reward_faults.time_limit=1")
 
 
@@ -39,20 +45,23 @@ def check_targets(step: dict) -> None:
         assert torch.allclose(torch.tensor([row["advantage"] for row in rows]), expected, atol=1e-4)
 
 
-# Four starts; what hangs in one of them ends after 400 s, with its log.
-@pytest.mark.timeout(900)
-def test_train_on_faulty_rewards_save_kill_resume_export_lose_a_sync(start, small, tmp_path):
-    """One sample in ten fails; SIGUSR1 saves a step between the checkpoints, SIGKILL of the driver comes after it.
+@pytest.fixture
+def begin(start, small):
+    """Start SPPO with steps that move the policy fast, and with the trainers of this folder."""
 
-    At the end the negative control of the guard: a trainer that drops its weight syncs ends its run.
-    """
-    common = [*small, *FAST, "preset=paper", "actor_rollout_ref.actor.ppo_mini_batch_size=32"]
-    common += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40", "trainer.save_freq=4", SAVE]
-    common += ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40", "trainer.total_training_steps=4"]
-    arguments = [*common, *FAULTY, "algorithm.reward_faults.skip_share=0.5", "trainer.v1.trainer_mode=recording"]
-    environment = {"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": str(HERE)}
+    def begin(*arguments: str, **more: str):
+        environment = {"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": str(HERE)} | more
+        return start("recipes.sppo.main", *small, *FAST, *SIZES, *arguments, environment=environment)
 
-    first = start("recipes.sppo.main", *arguments, environment=environment | {"RECORD_TO": str(tmp_path / "first")})
+    return begin
+
+
+def test_train_on_faulty_rewards_save_kill_resume_export(begin, tmp_path):
+    """One sample in ten fails; SIGUSR1 saves a step between the checkpoints, SIGKILL of the driver comes after it."""
+    arguments = [*FAULTY, "algorithm.reward_faults.skip_share=0.5", "trainer.v1.trainer_mode=recording"]
+    arguments += ["trainer.save_freq=4", "trainer.total_training_steps=4", SAVE]
+
+    first = begin(*arguments, RECORD_TO=str(tmp_path / "first"))
     first.wait_for_step(1)
     first.process.send_signal(signal.SIGUSR1)
     first.wait_for_text("is saved, as asked")
@@ -64,7 +73,7 @@ def test_train_on_faulty_rewards_save_kill_resume_export_lose_a_sync(start, smal
     before = first.metrics()
     first.kill()
 
-    second = start("recipes.sppo.main", *arguments, environment=environment | {"RECORD_TO": str(tmp_path / "second")})
+    second = begin(*arguments, RECORD_TO=str(tmp_path / "second"))
     assert second.wait() == 0, second.log[-6000:]
     metrics = second.metrics()
     assert sorted(metrics) == [1, 2, 3, 4]
@@ -89,15 +98,19 @@ def test_train_on_faulty_rewards_save_kill_resume_export_lose_a_sync(start, smal
     for fault in ("skip/raised_RuntimeError", "skip/not_finite", "score/time_out", "score/crash"):
         assert totals[f"reward_faults/{fault}"] > 0, fault
 
-    third = start("recipes.sppo.main", *arguments, environment=environment)
-    assert third.wait(120) == 0
-    assert "nothing is left to train" in third.log
 
-    forgetful = [*common, "trainer.v1.trainer_mode=forgetful", "trainer.total_training_steps=9"]
-    fourth = start("recipes.sppo.main", *forgetful, environment=environment)
-    assert fourth.wait() == 1, fourth.log[-6000:]
-    assert "rollout and actor disagree about the responses' tokens" in fourth.log
-    difference = {step: data["training/rollout_probs_diff_mean"] for step, data in fourth.metrics().items()}
+@pytest.mark.long
+def test_a_finished_run_trains_nothing_and_one_that_loses_its_syncs_ends(begin):
+    """The negative control of the guard: a trainer that drops its weight syncs from step 5 on."""
+    assert begin("trainer.save_freq=4", "trainer.total_training_steps=4").wait() == 0
+    again = begin("trainer.save_freq=4", "trainer.total_training_steps=4")
+    assert again.wait(120) == 0
+    assert "nothing is left to train" in again.log
+
+    forgetful = begin("trainer.v1.trainer_mode=forgetful", "trainer.total_training_steps=9")
+    assert forgetful.wait() == 1, forgetful.log[-6000:]
+    assert "rollout and actor disagree about the responses' tokens" in forgetful.log
+    difference = {step: data["training/rollout_probs_diff_mean"] for step, data in forgetful.metrics().items()}
     assert difference[5] < 1e-5 and difference[6] > 1e-3
     assert max(difference) < 8, "two steps with the wrong weights are enough"
 

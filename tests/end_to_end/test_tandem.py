@@ -1,4 +1,4 @@
-"""Tandem as a user runs it: two models in one engine, a worker that is killed, the same command again, and SIGTERM."""
+"""Tandem as a user runs it: two models in one engine, SIGTERM, a worker that is killed, and the same command again."""
 
 import contextlib
 import math
@@ -15,8 +15,42 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")
 
 
-def test_train_lose_the_worker_resume_and_be_asked_to_end(start, small):
-    arguments = [*small, *PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9"]
+def check_steps(metrics: dict) -> None:
+    """Both models write: 32 prompts x 8 responses, one coin a word; and the senior trains on its own tokens."""
+    for step in metrics.values():
+        redraws = step["tandem/redraws_per_response"] * 256
+        assert redraws > 1000
+        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
+        assert step["tandem/switches_per_response"] > 1
+        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["actor/grad_norm"] > 0
+
+
+def check_end_as_asked(run, step: int) -> dict[int, dict]:
+    """SIGTERM after `step` ends the run with a checkpoint; its metrics."""
+    run.wait_for_step(step)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 75, run.log[-6000:]
+    metrics = run.metrics()
+    last = max(metrics)
+    assert f"ended after step {last}, as asked" in run.log
+    assert step <= last <= step + 2 and sorted(metrics) == list(range(1, last + 1))
+    (tracker,) = run.folder.rglob("latest_checkpointed_iteration.txt")
+    assert tracker.read_text() == str(last)
+    return metrics
+
+
+def test_train_and_be_asked_to_end(start, small):
+    run = start("recipes.tandem.main", *small, *PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9")
+    metrics = check_end_as_asked(run, 2)
+    check_steps(metrics)
+    assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[2].keys()
+    assert [path.name for path in run.folder.rglob("best/best.json")] == ["best.json"]
+
+
+@pytest.mark.long
+def test_a_killed_engine_worker_ends_the_run_which_resumes(start, small):
+    arguments = [*small, *PAIR, "trainer.total_training_steps=9"]
     first = start("recipes.tandem.main", *arguments)
     first.wait_for_step(1)
     before = first.metrics()
@@ -34,27 +68,10 @@ def test_train_lose_the_worker_resume_and_be_asked_to_end(start, small):
     done = max(int(folder.name.removeprefix("global_step_")) for folder in first.folder.rglob("global_step_*"))
 
     second = start("recipes.tandem.main", *arguments)
-    second.wait_for_step(done + 1)
-    second.process.send_signal(signal.SIGTERM)
-    assert second.wait() == 75, second.log[-6000:]
+    metrics = check_end_as_asked(second, done + 1)
     assert f"setting global step to {done}" in second.log
-    metrics = second.metrics()
-    last = max(metrics)
-    assert f"ended after step {last}, as asked" in second.log
-    assert done < last <= done + 3 and sorted(metrics) == list(range(1, last + 1))
     assert metrics[1] == before[1], "the curve before the kill is kept"
-    (tracker,) = second.folder.rglob("latest_checkpointed_iteration.txt")
-    assert tracker.read_text() == str(last)
-    for step in metrics.values():
-        # 32 prompts x 8 responses, one coin a word.
-        redraws = step["tandem/redraws_per_response"] * 256
-        assert redraws > 1000
-        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
-        assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
-        assert step["actor/grad_norm"] > 0
-    assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[2].keys()
-    assert [path.name for path in second.folder.rglob("best/best.json")] == ["best.json"]
+    check_steps(metrics)
 
 
 def alive(process: psutil.Process) -> bool:
