@@ -1,4 +1,4 @@
-"""Trainers for tests, loaded into every process by VERL_USE_EXTERNAL_MODULES: what they see goes to a file."""
+"""A trainer for tests, loaded into every process by VERL_USE_EXTERNAL_MODULES."""
 
 import json
 import os
@@ -14,7 +14,7 @@ def define(_module):
 
     @register_trainer("recording")
     class RecordingTrainer(GroupedTrainer):
-        """Writes, for each step, every row's verdict and advantage."""
+        """Writes every row's verdict and advantage to RECORD_TO; after step LAST_SYNC it sends the engines nothing."""
 
         def settle_groups(self, batch, metrics):
             self.verdicts = {
@@ -39,16 +39,15 @@ def define(_module):
             ):
                 if not tag.get("is_padding", False):
                     rows[key] = self.verdicts[key] | {"advantage": float(row[mask.bool()][0])}
-            with open(os.environ["RECORD_TO"], "a") as file:
-                file.write(json.dumps({"step": self.global_steps, "trained": rows, "seen": self.verdicts}) + "\n")
+            if path := os.environ.get("RECORD_TO"):
+                with open(path, "a") as file:
+                    file.write(json.dumps({"step": self.global_steps, "trained": rows, "seen": self.verdicts}) + "\n")
             return batch
 
-    @register_trainer("forgetful")
-    class ForgetfulTrainer(GroupedTrainer):
-        """Drops every weight sync after the first."""
-
         def on_step_end(self):
-            pass
+            if self.global_steps == int(os.environ.get("LAST_SYNC", -1)) + 1:
+                self.checkpoint_manager.update_weights = lambda step: None
+            super().on_step_end()
 
 
 wrapt.when_imported("verl.trainer.ppo.v1")(define)

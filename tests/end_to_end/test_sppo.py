@@ -20,7 +20,11 @@ SIZES = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40",
 )
-FAULTY = (f"reward.custom_reward_function.path={HERE / 'faulty_rewards.py'}", "algorithm.reward_faults.time_limit=1")
+FAULTY = (
+    f"reward.custom_reward_function.path={HERE / 'faulty_rewards.py'}",
+    "algorithm.reward_faults.time_limit=1",
+    "algorithm.reward_faults.skip_share=0.5",
+)
 
 
 def recorded(path: Path) -> list[dict]:
@@ -45,23 +49,18 @@ def check_targets(step: dict) -> None:
         assert torch.allclose(torch.tensor([row["advantage"] for row in rows]), expected, atol=1e-4)
 
 
-@pytest.fixture
-def begin(start, small):
-    """Start SPPO with steps that move the policy fast, and with the trainers of this folder."""
+@pytest.mark.timeout(900)
+def test_train_on_faulty_rewards_save_kill_resume_export_and_lose_a_sync(start, small, tmp_path):
+    """One sample in ten fails; SIGUSR1 saves a step between the checkpoints, SIGKILL of the driver comes after it.
 
-    def begin(*arguments: str, **more: str):
-        environment = {"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": str(HERE)} | more
-        return start("recipes.sppo.main", *small, *FAST, *SIZES, *arguments, environment=environment)
+    The run that resumes sends its engines nothing after step 4, which ends it: the negative control of the guard.
+    """
+    arguments = [*small, *FAST, *SIZES, SAVE, "trainer.save_freq=4", "trainer.total_training_steps=9"]
+    arguments += ["trainer.v1.trainer_mode=recording"]
+    environment = {"VERL_USE_EXTERNAL_MODULES": "recording_trainer", "PYTHONPATH": str(HERE)}
 
-    return begin
-
-
-def test_train_on_faulty_rewards_save_kill_resume_export(begin, tmp_path):
-    """One sample in ten fails; SIGUSR1 saves a step between the checkpoints, SIGKILL of the driver comes after it."""
-    arguments = [*FAULTY, "algorithm.reward_faults.skip_share=0.5", "trainer.v1.trainer_mode=recording"]
-    arguments += ["trainer.save_freq=4", "trainer.total_training_steps=4", SAVE]
-
-    first = begin(*arguments, RECORD_TO=str(tmp_path / "first"))
+    records = tmp_path / "records"
+    first = start("recipes.sppo.main", *arguments, *FAULTY, environment=environment | {"RECORD_TO": str(records)})
     first.wait_for_step(1)
     first.process.send_signal(signal.SIGUSR1)
     first.wait_for_text("is saved, as asked")
@@ -72,16 +71,24 @@ def test_train_on_faulty_rewards_save_kill_resume_export(begin, tmp_path):
     first.wait_for_step(saved + 1)
     before = first.metrics()
     first.kill()
+    steps = recorded(records)
+    assert {1, saved + 1} <= {step["step"] for step in steps}
+    for step in steps:
+        check_targets(step)
+    totals = sum((Counter(step) for step in before.values()), Counter())
+    for fault in ("skip/raised_RuntimeError", "skip/not_finite", "score/time_out", "score/crash"):
+        assert totals[f"reward_faults/{fault}"] > 0, fault
 
-    second = begin(*arguments, RECORD_TO=str(tmp_path / "second"))
-    assert second.wait() == 0, second.log[-6000:]
+    second = start("recipes.sppo.main", *arguments, environment=environment | {"LAST_SYNC": "4"})
+    assert second.wait() == 1, second.log[-6000:]
+    assert "rollout and actor disagree about the responses' tokens" in second.log
     metrics = second.metrics()
-    assert sorted(metrics) == [1, 2, 3, 4]
     assert all(metrics[step] == before[step] for step in range(1, saved + 1)), "the curve before the kill is kept"
     assert f"setting global step to {saved}" in second.log
-    for step in metrics.values():
-        assert step["training/rollout_probs_diff_mean"] < 1e-5
-        assert step["actor/grad_norm"] > 0
+    difference = {step: data["training/rollout_probs_diff_mean"] for step, data in metrics.items()}
+    assert all(difference[step] < 1e-5 for step in range(1, 6)) and difference[6] > 1e-3
+    assert max(difference) < 8, "two steps with the wrong weights are enough"
+    assert all(data["actor/grad_norm"] > 0 for data in metrics.values())
     (exported,) = checkpoints.glob("*/*/global_step_4/actor/huggingface")
     from transformers import AutoModelForCausalLM
 
@@ -90,29 +97,14 @@ def test_train_on_faulty_rewards_save_kill_resume_export(begin, tmp_path):
 
     assert leftovers.dead_runs() == []
 
-    steps = recorded(tmp_path / "first") + recorded(tmp_path / "second")
-    assert {step["step"] for step in steps} == {1, 2, 3, 4}
-    for step in steps:
-        check_targets(step)
-    totals = sum((Counter(step) for step in metrics.values()), Counter())
-    for fault in ("skip/raised_RuntimeError", "skip/not_finite", "score/time_out", "score/crash"):
-        assert totals[f"reward_faults/{fault}"] > 0, fault
-
 
 @pytest.mark.long
-def test_a_finished_run_trains_nothing_and_one_that_loses_its_syncs_ends(begin):
-    """The negative control of the guard: a trainer that drops its weight syncs from step 5 on."""
-    assert begin("trainer.save_freq=4", "trainer.total_training_steps=4").wait() == 0
-    again = begin("trainer.save_freq=4", "trainer.total_training_steps=4")
+def test_a_finished_run_trains_nothing_more(start, small):
+    arguments = [*small, "preset=grpo", "trainer.save_freq=2", "trainer.total_training_steps=2"]
+    assert start("recipes.sppo.main", *arguments).wait() == 0
+    again = start("recipes.sppo.main", *arguments)
     assert again.wait(120) == 0
     assert "nothing is left to train" in again.log
-
-    forgetful = begin("trainer.v1.trainer_mode=forgetful", "trainer.total_training_steps=9")
-    assert forgetful.wait() == 1, forgetful.log[-6000:]
-    assert "rollout and actor disagree about the responses' tokens" in forgetful.log
-    difference = {step: data["training/rollout_probs_diff_mean"] for step, data in forgetful.metrics().items()}
-    assert difference[5] < 1e-5 and difference[6] > 1e-3
-    assert max(difference) < 8, "two steps with the wrong weights are enough"
 
 
 @pytest.mark.long
