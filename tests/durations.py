@@ -1,6 +1,6 @@
 """Run pytest as one lane of `tests/run.sh`: `python -P tests/durations.py LANE ARGUMENTS...`.
 
-Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds of every test file, outputs/failed_first.txt a
+Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file, outputs/failed_first.txt a
 line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED shuffles the files, and the
 tests of each.
 """
@@ -23,7 +23,8 @@ class Lane:
     """A plugin of pytest."""
 
     def __init__(self, name: str):
-        self.name, self.seconds, self.tests = name, Counter(), Counter()
+        self.name, self.seconds, self.cpu, self.tests = name, Counter(), Counter(), Counter()
+        self.cpu_before = 0.0
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -37,16 +38,26 @@ class Lane:
             generator.shuffle(tests)
         items[:] = [item for tests in files for item in tests]
 
+    def pytest_collection_finish(self) -> None:
+        self.cpu_before = sum(os.times()[:4])
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
         self.seconds[file] += report.duration
+        # Of this process and of those it has waited for.
+        used = sum(os.times()[:4])
+        self.cpu[file] += used - self.cpu_before
+        self.cpu_before = used
         self.tests[file] += report.when == "call"
         if report.failed:
             with (OUTPUTS / "failed_first.txt").open("a") as log:
                 log.write(f"{time.strftime('%F %T')} {self.name} {report.when} {report.nodeid}\n")
 
     def pytest_sessionfinish(self) -> None:
-        lines = [f"{seconds:.1f}\t{self.tests[file]}\t{self.name}\t{file}" for file, seconds in self.seconds.items()]
+        lines = [
+            f"{seconds:.1f}\t{self.cpu[file]:.1f}\t{self.tests[file]}\t{self.name}\t{file}"
+            for file, seconds in self.seconds.items()
+        ]
         (OUTPUTS / f"durations_{self.name}.tsv").write_text("".join(line + "\n" for line in lines))
 
 

@@ -4,7 +4,7 @@
 # Three lanes run side by side: trainings and other real runs (runs), what needs a core (units), what mostly waits for
 # processes, limits and servers (waits). Each line comes as it is printed, behind the name of its lane, and stands in
 # outputs/tests_LANE.log. What failed beside the trainings runs once more alone, and counts as failed if it fails again;
-# outputs/failed_first.txt names it all the same. At the end comes a table of the seconds of every test file.
+# outputs/failed_first.txt names it all the same. At the end comes a table of what every test file took.
 #
 #   RANDOM_ORDER=7 bash tests/run.sh      the files in another order, and the tests of each
 
@@ -89,7 +89,7 @@ for name in units waits; do
         CODES[$name]=$?
     fi
 done
-_duets_stage "Seconds, tests, lane and file; $((SECONDS - started)) s in all"
+_duets_stage "Seconds, CPU seconds, tests, lane and file; $((SECONDS - started)) s in all"
 sort -rn outputs/durations_*.tsv
 if [[ -s outputs/failed_first.txt ]]; then
     _duets_stage "What failed, alone or not (outputs/failed_first.txt)"

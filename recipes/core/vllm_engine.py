@@ -1,6 +1,7 @@
 """Sample with vLLM in this process: requests come from an iterator, completions are handed over as they finish."""
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -30,6 +31,8 @@ class VllmEngine:
         if current_platform.is_cpu():
             # A seeded request whose prompt is split ends the engine: it rewinds a generator, which the CPU's refuses.
             options.setdefault("enable_chunked_prefill", False)
+            # In this process: its engine and its worker would be two more that import all of vLLM, and may be orphaned.
+            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         try:
             self.llm = LLM(model=model, **options)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
