@@ -1,8 +1,8 @@
 """Run pytest as one lane of `tests/run.sh`: `python -P tests/durations.py LANE ARGUMENTS...`.
 
-Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file, outputs/failed_first.txt a
-line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED shuffles the files, and the
-tests of each.
+Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file,
+outputs/failed_first.txt a line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED
+shuffles the files, and the tests of each.
 """
 
 import os
