@@ -32,7 +32,7 @@ class Row(NamedTuple):
 TABLE: tuple[Row, ...] = (
     Row("platform", "cpu", "recipes.core.cpu:PlatformCPU"),
     Row("reward_manager", "score_skip_fail", "recipes.core.reward_manager:ScoreSkipFailRewardManager"),
-    Row("trainer", "grouped", "recipes.core.grouped_trainer:GroupedTrainer"),
+    Row("trainer", "grouped", "recipes.core.trainer:DuetTrainer"),
     Row("adv_estimator", "sppo", "recipes.sppo.adapters.estimator:compute_sppo_advantage"),
     Row("policy_loss", "sppo", "recipes.sppo.adapters.policy_loss:compute_sppo_policy_loss"),
     Row("trainer", "tandem", "recipes.tandem.adapters.trainer:TandemTrainer"),

@@ -13,13 +13,13 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from reward_fns.back_pressure import BackPressure
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError, JudgeError, OptionError
-from reward_fns.result import Fail, Score, Skip, to_verl
+from reward_fns.result import Fail, Score, Skip, deliver
 from reward_fns.verdict import draw_word, mark, read_verdict, shorten
 
 Matrix = list[list[float | None]]
@@ -238,16 +238,21 @@ async def compute_score(
     *,
     low: float = 0.0,
     high: float = 10.0,
+    skip_share: float = 0.1,
+    on_skip: Literal["mark", "raise"] = "mark",
     **kwargs: Any,
 ) -> dict[str, float | str]:
     """Grade one response, in the signature of a verl reward function. The question is `extra_info["question"]`.
 
     Args:
         ground_truth: the reference shown to the judge; None for none.
+        skip_share, on_skip: see `reward_fns.result.deliver`.
         kwargs: see JudgeOptions; `base_url`, its `url`, defaults to verl's own reward model server where one runs.
 
     Raises:
         JudgeError: the endpoint refuses every request.
+        BudgetSpent: too many of the last responses got no verdict.
+        SkipError: this one got none, and `on_skip` is `raise`.
         OptionError: an unknown option, or no address.
     """
     router = kwargs.pop("reward_router_address", None)
@@ -263,4 +268,4 @@ async def compute_score(
     )
     if isinstance(result, Fail):
         raise JudgeError(result.reason)
-    return to_verl(result)
+    return deliver(result, __name__, skip_share=skip_share, on_skip=on_skip)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
-from reward_fns.errors import OptionError, SkipError
+from reward_fns.errors import OptionError
 from reward_fns.extract import MAX_RESPONSE_CHARS, AnswerScope, extract_boxed
 from reward_fns.gold import gold_answers, gold_problem, refuse_reading
 from reward_fns.pool import Kind, Outcome, Pool, shared_pool
-from reward_fns.result import Fail, FailureBudget, RunningBudget, Score, Skip, to_verl
+from reward_fns.result import Fail, Score, Skip, deliver
 
 Mode = Literal["strict", "lenient"]
 
@@ -233,17 +233,8 @@ async def ascore(response: Any, ground_truth: Any, **options: Any) -> Score | Sk
         outcomes = [await asyncio.wrap_future(future) for future in futures]
 
 
-_running_budgets: dict[float, RunningBudget] = {}
-
-
 def _deliver(result: Score | Skip | Fail, settings: MathOptions) -> dict[str, float | str]:
-    budget = _running_budgets.setdefault(
-        settings.skip_share, RunningBudget(FailureBudget(settings.skip_share, min_count=16))
-    )
-    budget.add(result)
-    if isinstance(result, Skip) and settings.on_skip == "raise":
-        raise SkipError(result.reason)
-    return to_verl(result)
+    return deliver(result, __name__, skip_share=settings.skip_share, on_skip=settings.on_skip)
 
 
 def compute_score(

@@ -10,13 +10,13 @@ stops with the reason.
 import math
 import numbers
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from reward_fns.errors import BudgetSpent, OptionError, ResultError
+from reward_fns.errors import BudgetSpent, OptionError, ResultError, SkipError
 
 VERL_KEYS = ("score", "acc", "status", "reason", "pred", "seconds", "skipped")
 """The keys of `to_verl`, always all of them: verl takes the keys of a batch from its first row."""
@@ -243,18 +243,29 @@ class FailureBudget:
 
 
 class RunningBudget:
-    """A FailureBudget over the last `window` results of a process, for a stock verl job, which shows no batch to
-    a reward function.
+    """A FailureBudget over the last `window` results, or those of one batch where it has more.
 
-    Safe to call from threads.
+    A small batch is too little to tell an accident from a grader that is down, and a stock verl job shows no batch to a
+    reward function. Safe to call from threads.
     """
 
     def __init__(self, budget: FailureBudget, window: int = 256):
-        if window < budget.min_count:
-            raise OptionError(f"a window of {window} can never hold min_count={budget.min_count} skips")
-        self.budget = budget
-        self._recent: deque[Result] = deque(maxlen=window)
+        self.budget, self.window = budget, max(window, budget.min_count)
+        self._recent: list[Result] = []
         self._lock = threading.Lock()
+
+    def require(self, results: Iterable[Result]) -> None:
+        """Count a batch.
+
+        Raises:
+            BudgetSpent: there is a Fail, or the share of Skips is over the budget.
+        """
+        self.budget.require(self._extended(list(results)))
+
+    def _extended(self, results: list[Result]) -> list[Result]:
+        with self._lock:
+            self._recent = [*self._recent, *results][-max(self.window, len(results)) :]
+            return self._recent
 
     def add(self, result: Result) -> None:
         """Count one result.
@@ -262,7 +273,29 @@ class RunningBudget:
         Raises:
             BudgetSpent: it is a Fail, or the share of Skips among the recent results is over the budget.
         """
-        with self._lock:
-            self._recent.append(result)
-            if not isinstance(result, Score):
-                self.budget.require(self._recent)
+        recent = self._extended([result])
+        if not isinstance(result, Score):
+            self.budget.require(recent)
+
+
+_running_budgets: dict[tuple[str, float], RunningBudget] = {}
+
+
+def deliver(result: Result, function: str, *, skip_share: float = 0.1, on_skip: str = "mark") -> dict[str, float | str]:
+    """What a reward function of this package returns to a job that knows no Skip: the fields of `to_verl`.
+
+    Args:
+        function: whose results are counted together, in this process.
+        skip_share: of the last 256 results that may be skipped; fewer than 16 skips never count as too many.
+        on_skip: `mark` gives a 0 marked by `status` and `skipped`, `raise` raises `SkipError`.
+
+    Raises:
+        BudgetSpent: too many of the last results are skips, or this one is a Fail.
+        SkipError: this one is a skip and `on_skip` is `raise`.
+    """
+    key = (function, skip_share)
+    budget = _running_budgets.setdefault(key, RunningBudget(FailureBudget(skip_share, min_count=16)))
+    budget.add(result)
+    if isinstance(result, Skip) and on_skip == "raise":
+        raise SkipError(result.reason)
+    return to_verl(result)

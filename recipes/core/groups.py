@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reward_fns.result import FailureBudget, Result, Score, Skip, count_reasons
+from reward_fns.result import FailureBudget, Result, RunningBudget, Score, Skip, count_reasons
 
 
 @dataclasses.dataclass
@@ -82,7 +82,12 @@ def session_of(key: str) -> tuple[int, int]:
 
 
 def settle(
-    groups: Sequence[Group], budget: FailureBudget, *, expected: int, min_group: int, grouped: bool = True
+    groups: Sequence[Group],
+    budget: FailureBudget | RunningBudget,
+    *,
+    expected: int,
+    min_group: int,
+    grouped: bool = True,
 ) -> Settlement:
     """Decide which responses train, after the hook.
 

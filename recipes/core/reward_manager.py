@@ -52,7 +52,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
             extra_info["raw_prompt"] = list(fields["raw_prompt"])
         return {
             "data_source": fields["data_source"],
-            "solution_str": await self.loop.run_in_executor(
+            "solution_str": await asyncio.get_running_loop().run_in_executor(
                 None, lambda: self.tokenizer.decode(ids, skip_special_tokens=True)
             ),
             "ground_truth": fields["reward_model"].get("ground_truth"),
@@ -69,7 +69,7 @@ class ScoreSkipFailRewardManager(RewardManagerBase):
             if is_coroutine_function(self.compute_score):
                 call = self.compute_score(**arguments)
             else:
-                call = self.loop.run_in_executor(None, lambda: self.compute_score(**arguments))
+                call = asyncio.get_running_loop().run_in_executor(None, lambda: self.compute_score(**arguments))
             return normalise(await asyncio.wait_for(call, self._limit()))
         except TimeoutError:
             return Skip(f"no_answer: the reward function took longer than {self._limit():g} s")

@@ -4,8 +4,10 @@ A file has two lines of JSON: a header with format, checksum and the identity of
 checkpoint as the latest at the end of its own save, so a trainer writes its state before it calls `super()`.
 """
 
+import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,32 @@ def load(path: str | Path, *, format: int = 1, identity: Mapping[str, Any] | Non
         detail = ", ".join(f"{name} was {run.get(name)!r} and is {wanted.get(name)!r}" for name in names)
         raise StateError(f"{path} belongs to another run ({detail}): resume with the settings it had, or {REMEDY}")
     return json.loads(body)
+
+
+METRICS_FILE = "metrics.json"
+
+
+def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """Write a step's metrics into its checkpoint, for the run that resumes after a kill between the two.
+
+    verl logs a step after it has saved it, woken the engines and validated. Killed in between, a run resumes behind the
+    step, whose line nobody would write any more; what the step had measured by the time it was saved stands in for it.
+    """
+    numbers = {}
+    for name, value in metrics.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            number = float(value)
+            if math.isfinite(number):
+                numbers[name] = number
+    files.write_json(folder / METRICS_FILE, numbers)
+
+
+def load_metrics(folder: Path) -> dict[str, float]:
+    """What `save_metrics` wrote, {} where it did not."""
+    try:
+        return dict(json.loads((folder / METRICS_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def check(path: str | Path) -> None:

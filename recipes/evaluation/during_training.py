@@ -19,6 +19,8 @@ from recipes.evaluation.sampling import resolve
 from recipes.evaluation.settings import ModelSpec, Settings, read_settings
 
 BLOCK = "evaluation"
+TRAINERS_SIDE = "recipes.evaluation.trained_policy.PolicyEvaluation"
+"""The class that a trainer makes where its config has the block."""
 POLICY = "policy"
 DECIDED_BY_TRAINING = ("models", "engine", "engines", "score_only", "output_dir")
 # A handoff is a reading beside the policy alone here, never instead of it.
@@ -88,7 +90,7 @@ def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = N
         )
     if _settings(others).sampling["max_tokens"] is None:
         others.append(f"sampling.max_tokens={max_tokens}")
-    return {"every": int(every[-1]), "arguments": others}
+    return {"_target_": TRAINERS_SIDE, "every": int(every[-1]), "arguments": others}
 
 
 def add(config: Any, arguments: Sequence[str]) -> None:

@@ -17,45 +17,34 @@ class PolicyEvaluation:
     A run that is asked to end early does not begin an evaluation for that.
     """
 
-    def __init__(self, trainer: Any):
-        """Surround what `trainer.fit` calls as it begins, with a step's weights in the engines, and as it ends."""
-        self._trainer = trainer
-        self._begin, self._compute, self._end = trainer.on_train_begin, trainer._compute_metrics, trainer.on_train_end
-        trainer.on_train_begin, trainer._compute_metrics = self.on_train_begin, self.compute_metrics
-        trainer.on_train_end = self.on_train_end
-        self._planned_steps = self._finished_step = self._evaluated_step = 0
+    def __init__(self) -> None:
+        self._finished_step = self._evaluated_step = 0
 
-    def on_train_begin(self) -> None:
+    def before_training(self, trainer: Any) -> None:
         """Evaluate the policy that training starts from."""
-        self._begin()
-        trainer = self._trainer
-        self._planned_steps = trainer.total_training_steps
         # A resumed run has its number of step 0 already; verl counts the first step as begun here.
         if trainer.global_steps == 1 and trainer.config.trainer.get("val_before_train", True):
-            trainer.logger.log(data=self.evaluate(0), step=0)
+            trainer.logger.log(data=self.evaluate(trainer, 0), step=0)
 
-    def compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch) -> None:
+    def after_step(self, trainer: Any, metrics: dict, timing_raw: dict, *, last: bool) -> None:
         """Add the numbers of the policy to the metrics of a step."""
-        self._finished_step = global_steps
-        if global_steps % self._trainer.config[BLOCK].every == 0 or global_steps >= self._planned_steps:
+        self._finished_step = trainer.global_steps
+        if last or trainer.global_steps % trainer.config[BLOCK].every == 0:
             began = time.perf_counter()
-            metrics.update(self.evaluate(global_steps))
+            metrics.update(self.evaluate(trainer, trainer.global_steps))
             timing_raw[BLOCK] = time.perf_counter() - began
-        self._compute(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
 
-    def on_train_end(self) -> None:
+    def after_training(self, trainer: Any) -> None:
         """Evaluate after a last step that verl did not know to be the last."""
-        self._end()
         if self._evaluated_step != self._finished_step:
-            self._trainer.logger.log(data=self.evaluate(self._finished_step), step=self._finished_step)
+            trainer.logger.log(data=self.evaluate(trainer, self._finished_step), step=self._finished_step)
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, trainer: Any, step: int) -> dict[str, float]:
         """Evaluate the weights that the rollout engines hold; returns what to log.
 
         Raises:
             LaunchError: the engines cannot be asked.
         """
-        trainer = self._trainer
         trainer.on_validate_begin()
         try:
             urls = [f"http://{address}/v1" for address in trainer.llm_server_manager.get_addresses()]

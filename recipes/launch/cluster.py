@@ -217,7 +217,7 @@ def services(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if SERVICES.fullmatch(name)}
 
 
-class TaskRunner:
+class PreparedRunner:
     """A task runner, started with settings and keys of services that every worker inherits from it.
 
     Args:

@@ -5,8 +5,7 @@ step is in progress yet, at a second signal, and after :func:`limit_seconds`, th
 plus the signal's number, and its last complete checkpoint stands. SIGUSR1 has the step in progress saved; the run goes
 on.
 
-The driver receives the signals, the trainer runs in another process and maybe on another host. Between them stands
-Ray's key-value store, which the trainer reads once per step (:func:`obey`).
+The driver receives the signals; the trainer reads the requests once per step (:mod:`recipes.core.requests`).
 """
 
 import os
@@ -17,8 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
+from recipes.core.requests import Requests
 from recipes.core.settings import seconds_from
 
 SAVED = 75
@@ -26,46 +26,7 @@ SAVED = 75
 VARIABLE = "VERL_DUETS_STOP_SECONDS"
 LIMIT_SECONDS = 300.0
 POLL_SECONDS = 0.2
-NAMESPACE = b"verl-duets"
 ENDING = (signal.SIGTERM, signal.SIGINT)
-
-
-class Requests(Protocol):
-    """What driver and trainer tell each other, by name."""
-
-    def get(self, name: str) -> str | None:
-        """The value under a name, None when nothing was put."""
-
-    def put(self, name: str, value: str) -> None:
-        """Replace the value under a name."""
-
-
-@dataclass(frozen=True)
-class RayRequests:
-    """Requests of one run in the key-value store of its Ray cluster."""
-
-    run: str
-
-    def get(self, name: str) -> str | None:
-        """The value under a name; None too while this process is not connected."""
-        from ray.experimental import internal_kv
-
-        if not internal_kv._internal_kv_initialized():
-            return None
-        value = internal_kv._internal_kv_get(f"{self.run}/{name}", namespace=NAMESPACE)
-        return None if value is None else value.decode()
-
-    def put(self, name: str, value: str) -> None:
-        """Replace the value under a name."""
-        from ray.experimental import internal_kv
-
-        internal_kv._internal_kv_put(f"{self.run}/{name}", value, namespace=NAMESPACE)
-
-    def clear(self) -> None:
-        """Forget the requests of a run that has ended; a cluster that was joined lives on."""
-        from ray.experimental import internal_kv
-
-        internal_kv._internal_kv_del(f"{self.run}/", del_by_prefix=True, namespace=NAMESPACE)
 
 
 def limit_seconds() -> float:
@@ -75,44 +36,6 @@ def limit_seconds() -> float:
         ConfigError: the variable is no positive number.
     """
     return seconds_from(VARIABLE, LIMIT_SECONDS)
-
-
-def obey(trainer: Any, requests: Requests) -> None:
-    """Let a V1 trainer of verl look for requests at the end of each step, before its engines take the new weights.
-
-    A saved step that was asked to be the last is logged as any other; verl's loop ends by its own condition, and
-    what a recipe does at the end of a whole run (``on_train_end``) is left to the run that resumes.
-    """
-    # `fit` saves before on_step_end, logs after it, and reads total_training_steps anew before each step.
-    save, begin_step, end_step = trainer._save_checkpoint, trainer.on_step_begin, trainer.on_step_end
-    saved_step, saves_done = -1, requests.get("save")
-
-    def _save_checkpoint() -> None:
-        nonlocal saved_step
-        save()
-        saved_step = trainer.global_steps
-
-    def on_step_begin() -> None:
-        if requests.get("training") is None:
-            requests.put("training", "yes")
-        begin_step()
-
-    def on_step_end() -> None:
-        nonlocal saves_done
-        stop, saves = requests.get("stop"), requests.get("save")
-        last = trainer.global_steps >= trainer.total_training_steps
-        if (stop or saves != saves_done) and saved_step != trainer.global_steps:
-            trainer._save_checkpoint()
-        if saves != saves_done:
-            print(f"step {trainer.global_steps} is saved, as asked", flush=True)
-            saves_done = saves
-        if stop and not last:
-            trainer.total_training_steps = trainer.global_steps
-            trainer.on_train_end = lambda: None
-            requests.put("stopped", str(trainer.global_steps))
-        end_step()
-
-    trainer._save_checkpoint, trainer.on_step_begin, trainer.on_step_end = _save_checkpoint, on_step_begin, on_step_end
 
 
 @dataclass
@@ -188,7 +111,7 @@ class Preemption:
                 self._ask_to_save(saves)
             if len(self.asked) > passed:
                 name = signal.Signals(self.asked[-1]).name
-                if passed or self.requests.get("training") is None:
+                if passed or self.requests.get("step") is None:
                     self._abandon(f"{name}: " + ("asked again" if passed else "no step has begun yet"))
                     return
                 passed, deadline = len(self.asked), time.monotonic() + self.limit
@@ -202,7 +125,7 @@ class Preemption:
                 return
 
     def _ask_to_save(self, count: int) -> None:
-        if self.requests.get("training") is None:
+        if self.requests.get("step") is None:
             self.say(f"{self.name}: SIGUSR1: no step has begun yet, so there is nothing to save")
             return
         self.requests.put("save", str(count))

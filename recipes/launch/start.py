@@ -193,7 +193,8 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     from omegaconf import OmegaConf
 
     from recipes.core import state
-    from recipes.launch import leftovers, limits, preemption, resume, step_metrics, wandb_run
+    from recipes.core.requests import RayRequests
+    from recipes.launch import leftovers, limits, preemption, resume, wandb_run
     from recipes.launch.watchdog import Stall, Watchdog
 
     limit, stall = preemption.limit_seconds(), Stall()
@@ -207,7 +208,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)
         os.environ["VERL_FILE_LOGGER_PATH"] = str(metrics)
-        if resume.carry_metrics_over(metrics, step, step_metrics.kept(state.resumed_folder(config, step))):
+        if resume.carry_metrics_over(metrics, step, state.load_metrics(state.resumed_folder(config, step))):
             print(f"{recipe.name}: step {step} was saved and not logged; its line has what the checkpoint knows of it")
     total = config.trainer.total_training_steps
     if total is not None and step >= total:
@@ -228,9 +229,9 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address, more_devices)
-    watchdog = Watchdog(recipe.name, run, stall)
+    requests = RayRequests(run.name)
+    watchdog = Watchdog(recipe.name, run, stall, step=lambda: requests.get("step"))
     watchdog.start()
-    requests = preemption.RayRequests(run.name)
     signals = preemption.Preemption(recipe.name, requests, limit)
     signals.start()
     try:
@@ -268,13 +269,11 @@ def reason_of(error: Exception) -> str:
 
 
 def _train(config, signals, *, joined: bool) -> None:
-    from verl.trainer.main_ppo import run_ppo
-
-    from recipes.launch.task_runner import TaskRunner
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
     # Workers of a cluster that was running before do not inherit this process's environment.
     environment = cluster.services(os.environ) if joined else {}
-    run_ppo(config, task_runner_class=cluster.TaskRunner(TaskRunner, environment, before=signals.listen))
+    run_ppo(config, task_runner_class=cluster.PreparedRunner(TaskRunnerV1, environment, before=signals.listen))
 
 
 def _shut_down(name: str, run) -> None:

@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,7 +54,6 @@ STAGES = (
     ("TaskRunner", "the task runner starts"),
     ("raylet", "Ray has started"),
 )
-FIRST_SYNC = [mark for mark, _ in STAGES].index("update_weights")
 
 
 class Process(NamedTuple):
@@ -92,7 +91,7 @@ def _stage(titles: Collection[str]) -> int | None:
 
 @dataclass
 class StartUp:
-    """Tells each stage of a start-up once, and again while it lasts; it is over when something of a step shows."""
+    """Tells each stage of a start-up once, and again while it lasts."""
 
     repeat: float = REPEAT_SECONDS
     _stage: int = len(STAGES)
@@ -101,7 +100,7 @@ class StartUp:
     def poll(self, titles: Collection[str], now: float) -> str:
         """What is to be said, "" for nothing: between two stages an earlier one shows again."""
         stage = _stage(titles)
-        if stage is None or stage > self._stage or self._stage < FIRST_SYNC:
+        if stage is None or stage > self._stage:
             return ""
         if stage == self._stage and now - self._told < self.repeat:
             return ""
@@ -178,12 +177,14 @@ class Watchdog:
 
     Attributes:
         name: of the recipe, before each line about the start-up.
+        step: the step that the trainer says it is in, None before the first: what titles show is then no start-up.
     """
 
     name: str
     run: leftovers.RunRecord
     stall: Stall = field(default_factory=Stall)
     start_up: StartUp = field(default_factory=StartUp)
+    step: Callable[[], str | None] = lambda: None
     poll: float = POLL_SECONDS
     grace: float = GRACE_SECONDS
     problem: str | None = None
@@ -205,7 +206,8 @@ class Watchdog:
             try:
                 now = time.monotonic()
                 processes = self._seen(leftovers.processes_of({self.run.name}), now)
-                if stage := self.start_up.poll([process.title for process in processes.values()], now):
+                titles = [process.title for process in processes.values()]
+                if not self.step() and (stage := self.start_up.poll(titles, now)):
                     _say(f"{self.name}: {stage} ({now - began:.0f} s)")
                 self.problem = dead_actor() or self._dead_engine(processes) or self._stall_problem(processes, now)
             except Exception as error:  # whatever Ray raises when its head is busy: a lost look must not end the watch

@@ -98,8 +98,6 @@ class GameSettings:
     """Proposals in one optimizer step; None takes all of them in one."""
     solver_mini_batch_size: Count | None = None
     """Responses in one optimizer step; None takes all of them in one."""
-    max_ungraded_share: Share = 0.1
-    """The run stops if a larger share of the Solver's last 256 responses, and at least 16, could not be graded."""
     log_problems_every: CountOrZero = 10
     """Steps between two entries of problems.jsonl; 0 for none."""
     log_digests: bool = False

@@ -6,21 +6,20 @@ from dataclasses import replace
 
 from recipes.core import groups as responses
 from recipes.core.groups import GroupHook, Settlement, settle
-from recipes.core.reward_faults import RewardFaults
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
 from recipes.serl.reward import NO_GOLD
 from recipes.serl.settings import VoteSettings
 from recipes.serl.voting import vote_on_group
 from reward_fns.majority import Vote
-from reward_fns.result import Score, Skip
+from reward_fns.result import RunningBudget, Score, Skip
 
 
 def judge_by_vote(
     groups: Sequence[responses.Group],
     instructions: Mapping[str, Instruction],
     settings: VoteSettings,
-    faults: RewardFaults,
+    budget: RunningBudget,
     *,
     n: int,
     on_vote: Callable[[Vote], object] = lambda vote: None,
@@ -53,7 +52,7 @@ def judge_by_vote(
         answer = vote.answers[vote.winner] if settings.convention == "default" else None
         # The winner's own row counts under the original's rule, whose equality is not transitive.
         judged.groups.append(Group(instruction, sum(vote.rewards) / n, vote.entropy, label, answer, handle=uid))
-    settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=n)
+    settlement = _settle(groups, budget, expected=len(instructions) * n, min_group=n)
     return judged, first_responses(settlement, settings.trained_of(n))
 
 
@@ -78,9 +77,10 @@ def judge_by_label(
     groups: Sequence[responses.Group],
     instructions: Mapping[str, Instruction],
     hook: GroupHook | None,
-    faults: RewardFaults,
+    budget: RunningBudget,
     *,
     n: int,
+    min_group: int,
 ) -> tuple[Round, Settlement]:
     """Take the rewards as they are, after `hook`; a response without a Score, or without gold answer, leaves its group.
 
@@ -94,7 +94,7 @@ def judge_by_label(
             sample.result = Skip("gold_missing")
     if hook is not None:
         hook(groups)
-    settlement = _settle(groups, faults, expected=len(instructions) * n, min_group=min(faults.min_group, n))
+    settlement = _settle(groups, budget, expected=len(instructions) * n, min_group=min(min_group, n))
     judged, found = Round([]), {group.uid: group for group in groups}
     for uid, instruction in instructions.items():
         group = found.get(uid)
@@ -139,10 +139,10 @@ def _label(verdict: object) -> bool | None:
     return verdict.value > 0 if isinstance(verdict, Score) and not _lacks_gold(verdict) else None
 
 
-def _settle(groups: Sequence[responses.Group], faults: RewardFaults, *, expected: int, min_group: int) -> Settlement:
+def _settle(groups: Sequence[responses.Group], budget: RunningBudget, *, expected: int, min_group: int) -> Settlement:
     """`settle`, except that a round of which no group has a winner is no fault: the next one may have."""
     if any(group.drop is None for group in groups):
-        return settle(groups, faults.budget, expected=expected, min_group=min_group)
+        return settle(groups, budget, expected=expected, min_group=min_group)
     results = [sample.result for group in groups for sample in group.samples]
-    faults.budget.require([*results, *[Skip("session_failed")] * (expected - len(results))])
+    budget.require([*results, *[Skip("session_failed")] * (expected - len(results))])
     return Settlement([], [sample.key for group in groups for sample in group.samples], {}, {}, {})

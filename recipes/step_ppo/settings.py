@@ -7,7 +7,6 @@ from typing import Any, Literal
 from recipes.core.settings import Count, NonNegative, Positive, Share, read
 from recipes.errors import ConfigError
 from recipes.step_ppo.step_rewards import StepRewardConfig
-from reward_fns.result import FailureBudget
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,6 @@ class StepPPOSettings:
         score_truncated: give step rewards to responses cut by the length limit, as the LPR code does.
         whiten_advantages: whiten them, as verl's own GAE does.
         verifiable: how much the gold answer counts beside the PRM, and for which prompts (PURE's estimators only).
-        failure_budget: share of a batch that may be skipped because the PRM or a gold answer failed.
     """
 
     reward: StepRewardConfig = field(default_factory=StepRewardConfig)
@@ -67,12 +65,6 @@ class StepPPOSettings:
     score_truncated: bool = False
     whiten_advantages: bool = False
     verifiable: VerifiableSettings = field(default_factory=VerifiableSettings)
-    failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(min_count=2))
-
-    def __post_init__(self) -> None:
-        if self.failure_budget.share >= 1:
-            key = "step_ppo.failure_budget.share"
-            raise ConfigError(f"{key} must be below 1: a step needs samples to train on", key)
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any]) -> "StepPPOSettings":

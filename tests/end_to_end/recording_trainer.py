@@ -10,10 +10,10 @@ def define(_module):
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import register_trainer
 
-    from recipes.core.grouped_trainer import GroupedTrainer
+    from recipes.core.trainer import DuetTrainer
 
     @register_trainer("recording")
-    class RecordingTrainer(GroupedTrainer):
+    class RecordingTrainer(DuetTrainer):
         """Writes every row's verdict and advantage to RECORD_TO; after step LAST_SYNC it sends the engines nothing."""
 
         def settle_groups(self, batch, metrics):

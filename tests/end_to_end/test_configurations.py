@@ -55,7 +55,7 @@ TANDEM = (
 )
 SERL = (*EVERY, positive("serl/groups_trained"), Bound("serl/skipped_steps", "last", 0, 0))
 ROLES = tuple(bound._replace(metric=f"{role}/{bound.metric}") for role in ("solver", "proposer") for bound in EVERY)
-STEP_PPO = (*EVERY, Bound("step_ppo/skipped", "max", 0, 0), Bound("step_ppo/steps/mean", "min", 2, 40))
+STEP_PPO = (*EVERY, Bound("reward_faults/skipped_share", "max", 0, 0), Bound("step_ppo/steps/mean", "min", 2, 40))
 CRITIC = (positive("critic/grad_norm"),)
 
 CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {

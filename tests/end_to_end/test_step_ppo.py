@@ -90,7 +90,7 @@ def test_train_kill_resume(begin, step_folder, tmp_path):
     for step in metrics.values():
         assert step["training/rollout_probs_diff_mean"] < 1e-5
         assert step["actor/grad_norm"] > 0 and step["critic/grad_norm"] > 0
-        assert step["step_ppo/skipped"] == 0 and step["step_ppo/steps/mean"] > 3
+        assert step["reward_faults/skipped_share"] == 0 and step["step_ppo/steps/mean"] > 3
     assert metrics[2]["actor/reward_kl_penalty"] != metrics[4]["actor/reward_kl_penalty"]
     assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[4])
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/global_step_4")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,7 @@ class Memory(dict):
         self[name] = value
         print(name, value, flush=True)
 
-requests = Memory({"training": "yes"} if sys.argv[1] == "training" else {})
+requests = Memory({"step": "1"} if sys.argv[1] == "training" else {})
 signals = Preemption("sppo", requests, float(sys.argv[2]))
 signals.start()
 print("ready", flush=True)
@@ -109,76 +110,63 @@ def test_a_limit_that_is_no_time_is_refused(monkeypatch, value):
     assert refused.value.key == preemption.VARIABLE
 
 
-class Trainer:
-    """verl's loop as it stands in `PPOTrainer.fit`: step, save, weights to the engines, log."""
-
-    def __init__(self, steps: int, save_freq: int, at_step=None):
-        self.total_training_steps, self.save_freq, self.at_step = steps, save_freq, at_step or {}
-        self.global_steps, self.events = 1, []
-
-    def _save_checkpoint(self):
-        self.events.append(("save", self.global_steps))
-
-    def on_step_begin(self):
-        self.at_step.get(self.global_steps, lambda: None)()
-
-    def on_step_end(self):
-        self.events.append(("weights", self.global_steps))
-
-    def on_train_end(self):
-        self.events.append(("end", self.global_steps))
-
-    def fit(self):
-        while self.global_steps <= self.total_training_steps:
-            is_last_step = self.global_steps >= self.total_training_steps
-            self.on_step_begin()
-            if self.save_freq > 0 and (is_last_step or self.global_steps % self.save_freq == 0):
-                self._save_checkpoint()
-            self.on_step_end()
-            self.events.append(("log", self.global_steps))
-            self.global_steps += 1
-            if is_last_step:
-                return
-        self.on_train_end()
-
-
 class Memory(dict):
     def put(self, name, value):
         self[name] = value
 
 
-def train(steps: int, save_freq: int, **at_step) -> tuple[list, Memory]:
-    requests = Memory()
-    moments = {int(name.lstrip("s")): lambda words=words: requests.update(words) for name, words in at_step.items()}
-    trainer = Trainer(steps, save_freq, moments)
-    preemption.obey(trainer, requests)
-    trainer.fit()
-    return trainer.events, requests
+@pytest.fixture
+def train(monkeypatch, tmp_path):
+    """verl's loop as it stands in `PPOTrainer.fit` (step, save, weights to the engines, log), and what it did."""
+    pytest.importorskip("verl")
+    from verl.trainer.ppo.v1 import PPOTrainerSync
+
+    from recipes.core.trainer import DuetTrainer
+
+    def train(steps: int, save_freq: int, at_step: dict[int, dict] | None = None):
+        events, requests, trainer = [], Memory(), object.__new__(DuetTrainer)
+        monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", lambda self: events.append(("save", self.global_steps)))
+        monkeypatch.setattr(PPOTrainerSync, "on_step_end", lambda self: events.append(("weights", self.global_steps)))
+        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tmp_path))
+        trainer.requests, trainer.global_steps, trainer.total_training_steps = requests, 1, steps
+        trainer._saves_done, trainer._saved_step, trainer._step_metrics = None, -1, {}
+        while trainer.global_steps <= trainer.total_training_steps:
+            is_last_step = trainer.global_steps >= trainer.total_training_steps
+            trainer.on_step_begin()
+            requests.update((at_step or {}).get(trainer.global_steps, {}))
+            if save_freq > 0 and (is_last_step or trainer.global_steps % save_freq == 0):
+                trainer._save_checkpoint()
+            trainer.on_step_end()
+            events.append(("log", trainer.global_steps))
+            trainer.global_steps += 1
+        return events, requests
+
+    return train
 
 
-def test_without_requests_nothing_changes():
-    plain = Trainer(3, 2)
-    plain.fit()
+def test_without_requests_nothing_changes(train):
     events, requests = train(3, 2)
-    assert events == plain.events and "stopped" not in requests
+    steps = [[("weights", step), ("log", step)] for step in (1, 2, 3)]
+    assert events == [*steps[0], ("save", 2), *steps[1], ("save", 3), *steps[2]]
+    assert requests == {"step": "3"}
 
 
 @pytest.mark.parametrize(
     ("steps", "save_freq", "requests", "saved", "stopped"),
     [
-        (9, 5, {"s3": {"stop": "yes"}}, [3], "3"),
+        (9, 5, {3: {"stop": "yes"}}, [3], "3"),
         # A step that verl saves itself is saved once.
-        (9, 3, {"s3": {"stop": "yes", "save": "1"}}, [3], "3"),
+        (9, 3, {3: {"stop": "yes", "save": "1"}}, [3], "3"),
         # A request in the last step is a whole run.
-        (3, 2, {"s3": {"stop": "yes"}}, [2, 3], None),
-        (3, -1, {"s3": {"stop": "yes"}}, [3], None),
+        (3, 2, {3: {"stop": "yes"}}, [2, 3], None),
+        (3, -1, {3: {"stop": "yes"}}, [3], None),
         # Asked to save, it goes on.
-        (4, -1, {"s1": {"save": "1"}, "s3": {"save": "2"}}, [1, 3], None),
+        (4, -1, {1: {"save": "1"}, 3: {"save": "2"}}, [1, 3], None),
     ],
 )
-def test_a_request_is_heard_in_its_step(steps, save_freq, requests, saved, stopped):
+def test_a_request_is_heard_in_its_step(train, steps, save_freq, requests, saved, stopped):
     """Each step is saved before its engines wake, and logged."""
-    events, told = train(steps, save_freq, **requests)
+    events, told = train(steps, save_freq, requests)
     assert [step for what, step in events if what == "save"] == saved
     assert told.get("stopped") == stopped
     last = int(stopped or steps)

@@ -10,34 +10,39 @@ import pytest
 
 pytestmark = pytest.mark.timeout(280)
 DRIVER = """
-import sys, time
+import sys, tempfile, time
+from types import SimpleNamespace
 import ray
+from recipes.core.requests import RayRequests
 from recipes.launch import cluster
 from recipes.launch import preemption
 
-requests = preemption.RayRequests("run-of-the-test")
+requests = RayRequests("run-of-the-test")
 signals = preemption.Preemption("sppo", requests, 60.0)
 signals.start()
 
 @ray.remote(num_cpus=0)
 class Runner:
     def run(self, seconds):
-        class Trainer:
-            total_training_steps, global_steps = 10_000, 1
-            def _save_checkpoint(self): print("saved", self.global_steps, flush=True)
-            def on_step_begin(self): time.sleep(float(seconds))
-            def on_step_end(self): pass
-            def on_train_end(self): print("the whole run has ended", flush=True)
-        trainer = Trainer()
-        preemption.obey(trainer, requests)
+        from verl.trainer.ppo.v1 import PPOTrainerSync
+        from recipes.core.trainer import DuetTrainer
+        PPOTrainerSync._save_checkpoint = lambda self: print("saved", self.global_steps, flush=True)
+        PPOTrainerSync.on_step_end = lambda self: None
+        trainer = object.__new__(DuetTrainer)
+        trainer.save_own_state, trainer._step_metrics = lambda folder: None, {}
+        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tempfile.mkdtemp()))
+        trainer.requests, trainer.total_training_steps, trainer.global_steps = requests, 10_000, 1
+        trainer._saves_done, trainer._saved_step = None, -1
         while trainer.global_steps <= trainer.total_training_steps:
             trainer.on_step_begin()
+            time.sleep(float(seconds))
             trainer.on_step_end()
             trainer.global_steps += 1
-        trainer.on_train_end()
+        if not trainer.stopped:
+            print("the whole run has ended", flush=True)
 
 ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000)
-runner = cluster.TaskRunner(Runner, {}, before=signals.listen).remote()
+runner = cluster.PreparedRunner(Runner, {}, before=signals.listen).remote()
 print("started", flush=True)
 try:
     ray.get(runner.run.remote(sys.argv[1]))

@@ -1,7 +1,7 @@
 """The guards of a run are at work while it trains: `main` as users call it, in place of Ray and training a look around.
 
 Each guard has tests of its own; these hold the calls. They know verl's names, the commands and the environment of a
-run, and no module of ours.
+run, and of ours the class that all trainers share.
 """
 
 import json
@@ -13,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+
+from recipes import plugin
 
 MAIN = """
 import json, os, signal, subprocess, sys, threading, time
@@ -31,44 +33,36 @@ class Store(dict):
     def internal_kv_del(self, key, by_prefix, namespace):
         return 0
 
-class Trainer:
-    "What the hooks of a run need of verl's trainer."
-    global_steps, total_training_steps = 1, 5
-    def __init__(self, config):
-        self.config = config
-    def step(self, metrics, timing):
-        metrics["reward"] = 0.5
-    def _save_checkpoint(self):
-        pass
-    def on_step_begin(self):
-        pass
-    on_step_end = on_train_end = on_step_begin
+def bare(config):
+    "The trainer of the config, with nothing behind it where verl's own part begins."
+    from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
+    def init(self, config):
+        self.config, self.global_steps, self.total_training_steps = config, 1, 5
+    PPOTrainerSync.__init__ = init
+    PPOTrainerSync.step = lambda self, metrics, timing: metrics.update(reward=0.5)
+    PPOTrainerSync._save_checkpoint = PPOTrainerSync.on_step_begin = PPOTrainerSync.on_step_end = lambda self: None
+    return get_trainer_cls(config.trainer.v1.trainer_mode)(config)
 
-def train(runner_class, config):
+def train(config):
     orphan = subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if os.environ.get("DIES"):
         print("ORPHAN", orphan.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     orphan.kill()
-    base = main_ppo.TaskRunnerV1.__ray_metadata__.modified_class
-    base.init_agent_loop_manager = lambda self: None
-    runner = object.__new__(runner_class)
-    runner.config, runner.trainer = config, Trainer(config)
-    runner.init_agent_loop_manager()
+    trainer = bare(config)
     found = {"threads": [thread.name for thread in threading.enumerate()], "environment": dict(os.environ)}
-    runner.trainer.on_step_begin()
-    runner.trainer.step({}, {})
+    trainer.on_step_begin()
+    trainer.step({}, {})
     os.kill(os.getpid(), signal.SIGTERM)
     deadline = time.monotonic() + 20
-    while runner.trainer.total_training_steps == 5 and time.monotonic() < deadline:
+    while trainer.total_training_steps == 5 and time.monotonic() < deadline:
         time.sleep(0.1)
-        runner.trainer.on_step_end()
-    found["last"] = runner.trainer.total_training_steps
+        trainer.on_step_end()
+    found["last"] = trainer.total_training_steps
     print("FOUND" + json.dumps(found))
 
 def options(actor, **options):
-    run = lambda config: train(actor.__ray_metadata__.modified_class, config)
-    runner = SimpleNamespace(run=SimpleNamespace(remote=run))
+    runner = SimpleNamespace(run=SimpleNamespace(remote=train))
     return SimpleNamespace(remote=lambda: runner)
 
 ray.init = lambda **settings: setattr(kv, "global_gcs_client", Store())
@@ -170,6 +164,11 @@ def test_a_signal_reaches_the_trainer_which_saves_its_step_with_its_metrics(two_
     assert found["last"] == 1 and done.returncode == 75, done.stderr[-3000:]
     (metrics,) = folder.rglob("global_step_1/metrics.json")
     assert json.loads(metrics.read_text()) == {"training/global_step": 1.0, "reward": 0.5}
+
+
+@pytest.mark.parametrize("row", [row for row in plugin.TABLE if row.kind == "trainer"], ids=lambda row: row.name)
+def test_every_trainer_is_built_on_the_one_that_listens_and_settles(row):
+    assert issubclass(plugin.load(row.target), plugin.load("recipes.core.trainer:DuetTrainer"))
 
 
 def test_the_processes_of_a_run_have_every_guard_in_force(tmp_path):

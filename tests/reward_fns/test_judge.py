@@ -1,18 +1,27 @@
 """The judge against a real HTTP server that refuses, hangs, fails, talks nonsense, and is talked into lies."""
 
 import asyncio
+import functools
 
 import pytest
 from aiohttp import web
 from judge_server import completion, hangs, prefers, raw, says, serving, status, word_in
 
+from reward_fns import result as results
 from reward_fns.back_pressure import BackPressure
-from reward_fns.errors import JudgeError, OptionError
+from reward_fns.errors import BudgetSpent, JudgeError, OptionError, SkipError
 from reward_fns.judge import Judge, JudgeOptions, compute_score, win_rates
 from reward_fns.result import VERL_KEYS, Fail, Score, Skip
 from reward_fns.verdict import read_verdict, shorten
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 7}
+
+
+@pytest.fixture(autouse=True)
+def fresh_budgets(monkeypatch):
+    monkeypatch.setattr(results, "_running_budgets", {})
+
+
 QUICK = {"timeout": 0.5, "deadline": 5.0, "max_wait": 0.05, "attempts": 3}
 
 
@@ -138,6 +147,20 @@ def test_pairs_without_a_verdict_are_left_out():
 def test_a_refused_matrix_raises():
     with serving(status(401)) as (address, _), pytest.raises(JudgeError, match="401"):
         ask(address, "preference_matrix", "q", ["a", "b"])
+
+
+def test_a_stock_job_is_told_when_the_judge_gives_no_verdict_any_more():
+    async def main(address):
+        call = functools.partial(compute_score, "d", "text", "gold", base_url=address, model="m", **QUICK)
+        for number in range(15):
+            assert (await call())["status"] == "skip", number
+        with pytest.raises(BudgetSpent, match="judge_unusable_verdict"):
+            await call()
+        with pytest.raises(SkipError):
+            await call(skip_share=1.0, on_skip="raise")
+
+    with serving(says("no verdict at all")) as (address, _):
+        asyncio.run(main(address))
 
 
 def test_compute_score_reaches_verl_with_its_keys():

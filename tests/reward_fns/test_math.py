@@ -10,6 +10,7 @@ import pytest
 from score_cases import load_cases
 
 from reward_fns import math as reward_math
+from reward_fns import result
 from reward_fns.errors import BudgetSpent, OptionError, SkipError
 from reward_fns.gold import gold_answers
 from reward_fns.math import ascore, compute_score, compute_score_async, compute_score_batch, score, score_batch
@@ -22,7 +23,7 @@ GOLD = r"\sqrt{12}"
 
 @pytest.fixture(autouse=True)
 def fresh_budgets(monkeypatch):
-    monkeypatch.setattr(reward_math, "_running_budgets", {})
+    monkeypatch.setattr(result, "_running_budgets", {})
 
 
 class DeadPool:

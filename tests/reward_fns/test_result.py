@@ -1,5 +1,6 @@
 """Score, Skip and Fail: what a reward function's return value comes to, and what reaches verl."""
 
+import contextlib
 import json
 import math
 import pickle
@@ -176,12 +177,25 @@ def test_the_running_budget_forgets_what_left_its_window():
         running.add(Skip("b")) or running.add(Skip("b"))
 
 
+def test_a_batch_counts_with_what_came_before_it_and_a_larger_one_alone():
+    down, up = [Skip("starved")] * 6, [Score(1.0)] * 6
+    running = RunningBudget(FailureBudget(0.1, min_count=16))
+    running.require(down)
+    running.require(down)
+    with pytest.raises(BudgetSpent, match="18 of 18"):
+        running.require(down)
+    for _ in range(43):
+        with contextlib.suppress(BudgetSpent):
+            running.require(up)
+    running.require(down * 5 + up * 45)
+    with pytest.raises(BudgetSpent, match="36 of 300"):
+        running.require(down * 6 + up * 44)
+
+
 def test_wrong_budgets_are_refused():
     for arguments in ((-0.1, 1), (1.1, 1), (0.1, 0), (math.nan, 1)):
         with pytest.raises(OptionError):
             FailureBudget(*arguments)
-    with pytest.raises(OptionError):
-        RunningBudget(FailureBudget(0.1, min_count=10), window=5)
 
 
 def test_reasons_are_counted_without_their_details():

@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from recipes.core import data_plane
 from recipes.core.data_plane import TRAIN, KVBatchMeta, session_of, uid_of
+from recipes.core.trainer import DuetTrainer
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
 from recipes.pasodoble.adapters.side import Side
 from recipes.pasodoble.knowledge import KnowledgeBase
@@ -22,10 +22,7 @@ from recipes.pasodoble.prompts import Messages
 from recipes.pasodoble.rounds import Proposal, ScoredRound, Verdicts, questions_to_ask, score_rounds
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
-from reward_fns.result import FailureBudget, Result, Score, from_verl
-
-MIN_UNGRADED = 16
-RECENT_RESULTS = 256
+from reward_fns.result import Score, from_verl
 
 
 @dataclass
@@ -49,7 +46,7 @@ class Answers:
         return [] if uid is None else self.rewards.get(uid) or None
 
 
-class Play(Side, PPOTrainerSync):
+class Play(Side, DuetTrainer):
     """The Solver's trainer as far as it plays: rounds with the Proposer beside it, and the updates that follow them."""
 
     name = "solver"
@@ -61,7 +58,6 @@ class Play(Side, PPOTrainerSync):
     _learn_metrics: dict[str, list[float]]
     _rounds: list[ScoredRound]
     _solver_rewards: list[float]
-    _recent_results: list[Result]
 
     def play_rounds(self, timing_raw: dict) -> tuple[KVBatchMeta, Answers, list[Round], list[ScoredRound]]:
         """Generate ``rounds_per_step`` rounds and score them in index order."""
@@ -150,9 +146,7 @@ class Play(Side, PPOTrainerSync):
         self._step_keys += batch.keys
         extras = data_plane.read(batch, "extra_fields")["extra_fields"]
         results = {key: from_verl(extra["reward_extra_info"]) for key, extra in zip(batch.keys, extras, strict=True)}
-        self._recent_results = require_graded(
-            self._recent_results, list(results.values()), self.settings.max_ungraded_share
-        )
+        self.budget.require(results.values())
         self._solver_rewards += [result.value for result in results.values() if isinstance(result, Score)]
         rewards: dict[str, list[float]] = {}
         for key, result in results.items():
@@ -174,16 +168,3 @@ class Play(Side, PPOTrainerSync):
         """Clear the queue of what a finished part of the step made."""
         data_plane.clear(TRAIN, self._step_keys)
         self._step_keys = []
-
-
-def require_graded(earlier: Sequence[Result], results: Sequence[Result], max_ungraded_share: float) -> list[Result]:
-    """Return the results that the next check looks back on: these, and earlier ones up to 256 in all.
-
-    A step may ask for a dozen answers only, too few to tell an accident from a grader that is down.
-
-    Raises:
-        BudgetSpent: of all these, at least 16 and more than `max_ungraded_share` could not be graded.
-    """
-    recent = [*earlier, *results][-max(RECENT_RESULTS, len(results)) :]
-    FailureBudget(max_ungraded_share, MIN_UNGRADED).require(recent)
-    return recent

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, open_dict
 from verl.utils.debug import marked_timer
 
 from recipes.core.data_plane import TRAIN, KVBatchMeta
-from recipes.core.state import resumed_folder, step_folder
 from recipes.launch.resume import cut_back
 from recipes.pasodoble.adapters.play import Play
 from recipes.pasodoble.adapters.proposer_side import ProposerSide
@@ -22,7 +21,6 @@ from recipes.pasodoble.round_metrics import problems, round_metrics
 from recipes.pasodoble.rounds import OfflineIteration, ScoredRound, pass_rate, within_band
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
-from reward_fns.result import Result
 
 
 class PasoDobleTrainer(Play):
@@ -43,16 +41,14 @@ class PasoDobleTrainer(Play):
         self._learn_metrics: dict[str, list[float]] = {}
         self._rounds: list[ScoredRound] = []
         self._solver_rewards: list[float] = []
-        self._recent_results: list[Result] = []
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
         for role in self.role_worker_mapping:
             self.role_worker_mapping[role] = ray.remote(SideWorker)
 
-    def _setup(self):
+    def complete_setup(self):
         # the Solver is complete and its servers asleep before the Proposer asks for memory on the same devices
-        super()._setup()
         require_matching_ranks(self.name, self.actor_rollout_wg, self.llm_server_manager)
         with open_dict(self.proposer.config):
             self.proposer.config.actor_rollout_ref.actor.optim.total_training_steps = self.total_training_steps
@@ -62,12 +58,20 @@ class PasoDobleTrainer(Play):
         if self.settings.use_knowledge:
             self.base = KnowledgeBase.from_settings(self.settings.knowledge, self.proposer.tokenizer)
         self.state = GameState(self.settings.round, self.base.fingerprint() if self.base else None)
-        if self.global_steps > 0:
-            folder = resumed_folder(self.config, self.global_steps)
+
+    def save_own_state(self, folder: Path) -> None:
+        self.proposer.save(folder)
+        self.state.save(folder)
+
+    def load_own_state(self, folder: Path | None) -> None:
+        if folder is not None:
             self.state.load(folder)
             self.proposer.load(folder)
         cut_back(self._problems_file(), self.global_steps)
+
+    def on_train_begin(self):
         self._print_digests("start")
+        super().on_train_begin()
 
     def on_init_end(self):
         pass
@@ -76,7 +80,11 @@ class PasoDobleTrainer(Play):
         pass
 
     def on_step_end(self):
-        pass
+        self.hear_requests()
+
+    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Return the batch as it is: a round settles its own groups."""
+        return batch
 
     def on_validate_begin(self):
         self.wake_rollout()
@@ -84,7 +92,7 @@ class PasoDobleTrainer(Play):
     def on_validate_end(self):
         self.sleep_rollout()
 
-    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+    def train_step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Make one global step of the variant and clear the queue of everything it made."""
         self.proposer.global_steps = self.global_steps
         self._learn_metrics, self._rounds, self._solver_rewards = defaultdict(list), [], []
@@ -110,7 +118,7 @@ class PasoDobleTrainer(Play):
     def play(self, metrics: dict, timing_raw: dict) -> None:
         """Generate and learn; ``metrics`` and ``timing_raw`` are the step's."""
 
-    def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
+    def measure_step(self, batch, metrics, timing_raw, global_steps, epoch):
         metrics |= {"training/global_step": global_steps, "training/epoch": epoch}
         metrics |= {f"timing_s/{key}": value for key, value in timing_raw.items()}
 
@@ -130,13 +138,6 @@ class PasoDobleTrainer(Play):
         if self.settings.log_digests:
             digests = {side.name: side.actor_rollout_wg.parameter_digest()[0] for side in (self, self.proposer)}
             print(f"parameter digests, {when}: {json.dumps(digests)}", flush=True)
-
-    def _save_checkpoint(self):
-        folder = step_folder(self.config, self.global_steps)
-        self.proposer.save(folder)
-        self.state.save(folder)
-        # verl's part comes last: it ends with the tracker file that makes the checkpoint count
-        super()._save_checkpoint()
 
 
 class OnlineTrainer(PasoDobleTrainer):

@@ -2,12 +2,13 @@
 
 import math
 import os
+from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
 from recipes.core import state
-from recipes.core.grouped_trainer import GroupedTrainer
 from recipes.core.split_rollout import SplitRollout
+from recipes.core.trainer import DuetTrainer
 from recipes.errors import RunError
 from recipes.serl.collection import Collection, vote_metrics
 from recipes.serl.journal import Journal
@@ -28,7 +29,7 @@ class RunCollapsed(RunError):
     """The votes look like those of a model that answers everything alike."""
 
 
-class SerlRun(SplitRollout, GroupedTrainer):
+class SerlRun(SplitRollout, DuetTrainer):
     """Length, checkpoint state and end of a run; a subclass gives the source of prompts and the step."""
 
     journal: Journal
@@ -83,17 +84,14 @@ class SerlRun(SplitRollout, GroupedTrainer):
             "alarm": self.alarm.state_dict(),
         }
 
-    def _save_checkpoint(self) -> None:
-        # verl names the checkpoint as the latest at the end of its save, so the state has to be there before.
-        state.save(state.step_folder(self.config, self.global_steps) / STATE_FILE, self.own_state())
-        super()._save_checkpoint()
+    def save_own_state(self, folder: Path) -> None:
+        state.save(folder / STATE_FILE, self.own_state())
 
-    def _load_checkpoint(self) -> None:
-        super()._load_checkpoint()
-        if self.global_steps == 0:
+    def load_own_state(self, folder: Path | None) -> None:
+        if folder is None:
             self._set_journal_back({})
             return
-        content = state.load(state.resumed_folder(self.config, self.global_steps) / STATE_FILE)
+        content = state.load(folder / STATE_FILE)
         self.source.load_state_dict(content["source"])
         self._set_journal_back(content["journal"])
         self.trained_prompts, self.skipped_steps = content["trained_prompts"], content["skipped_steps"]
@@ -159,7 +157,7 @@ class SerlRun(SplitRollout, GroupedTrainer):
     def on_train_end(self) -> None:
         """Validate and save after the last step, where the run ended before the number of steps verl was given."""
         super().on_train_end()
-        if not self.stepped:
+        if self.stopped or not self.stepped:
             return
         self.global_steps -= 1
         trainer = self.config.trainer

@@ -126,10 +126,12 @@ class SerlTrainer(SerlRun):
         """
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
         if self.settings.variant == "ground_truth":
-            judged, settlement = judge_by_label(groups, by_uid, self.group_hook, self.reward_faults, n=n)
+            judged, settlement = judge_by_label(
+                groups, by_uid, self.group_hook, self.budget, n=n, min_group=self.reward_faults.min_group
+            )
         else:
             judged, settlement = judge_by_vote(
-                groups, by_uid, self.settings.vote, self.reward_faults, n=n, on_vote=self._watch
+                groups, by_uid, self.settings.vote, self.budget, n=n, on_vote=self._watch
             )
         data_plane.write_rewards(batch, settlement.changed)
         kept = settlement.kept

@@ -1,14 +1,11 @@
 """verl reward manager `step_ppo`: one request to the PRM per rollout, a reward for each of its tokens."""
 
-import asyncio
-import inspect
 from typing import Any
 
 from transformers import GenerationConfig
 from verl import DataProto
-from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from recipes.core.reward_call import raised
+from recipes.core.reward_manager import ScoreSkipFailRewardManager
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
@@ -16,16 +13,16 @@ from recipes.step_ppo.step_rewards import malformed_rewards, reward_places, toke
 from recipes.step_ppo.verifiable import keeps_answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
-from reward_fns.result import Fail, Score, Skip, normalise
+from reward_fns.result import Result, Score, Skip, to_verl
 
 
-class StepRewardManager(RewardManagerBase):
-    """Scores rollouts as they end.
+class StepRewardManager(ScoreSkipFailRewardManager):
+    """Scores rollouts as they end; the gold answer is checked by the configured reward function, as in every recipe.
 
-    `run_single` returns the summed reward, and in `reward_extra_info` always the keys `token_rewards` (T,),
-    `step_ends` (where the steps' rewards stand), `acc`, `verified` (whether the gold answer counts beside the PRM),
-    `n_steps`, `malformed`, `skipped` and `reason`. A malformed rollout counts as one step with p = 0 and has its
-    reason. Where the PRM or the gold answer fails, `skipped` is 1.0 and the trainer takes the rollout out of the
+    `run_single` returns the summed reward, and in `reward_extra_info` beside the keys of every recipe `token_rewards`
+    (T,), `step_ends` (where the steps' rewards stand), `verified` (whether the gold answer counts beside the PRM),
+    `n_steps` and `malformed`; `acc` is the gold answer's. A malformed rollout counts as one step with p = 0 and has its
+    reason. Where the PRM or the gold answer fails, the verdict is a Skip and the trainer takes the rollout out of the
     update; its zeros are never trained on.
     """
 
@@ -58,37 +55,39 @@ class StepRewardManager(RewardManagerBase):
             style=self.settings.step_style,
             score_truncated=self.settings.score_truncated,
         )
-        outcome = await self._outcome(item, response)
+        outcome = await self._judge(await self._arguments(item))
         verifiable = self.settings.verifiable
         verified = verifiable.weight > 0 and keeps_answer(prompt, verifiable.share)
-        if verified and isinstance(outcome, Skip):
-            result = outcome
+        if verified and not isinstance(outcome, Score):
+            rewards: list[float] | Result = outcome
         else:
-            result = await self._rewards(prompt, response, steps, outcome)
-        skipped = isinstance(result, Skip)
-        rewards = [0.0] * len(response) if skipped else result
+            rewards = await self._rewards(prompt, response, steps, outcome)
+        acc = outcome.acc if isinstance(outcome, Score) else 0.0
+        if isinstance(rewards, list):
+            verdict: Result = Score(sum(rewards), steps.malformed, acc=acc)
+        else:
+            verdict, rewards = rewards, [0.0] * len(response)
         places = reward_places(steps.ends, self.settings.reward, eos_index=steps.eos_index)
         return {
             "reward_score": float(sum(rewards)),
             "reward_extra_info": {
+                **to_verl(verdict),
+                "acc": acc,
                 "token_rewards": rewards,
                 "step_ends": [len(response) - 1] if steps.malformed else places,
-                "acc": outcome.acc if isinstance(outcome, Score) else 0.0,
                 "verified": float(verified),
                 "n_steps": float(len(steps.ends)),
                 "malformed": float(bool(steps.malformed)),
-                "skipped": float(skipped),
-                "reason": result.reason if skipped else steps.malformed,
             },
         }
 
     async def _rewards(
-        self, prompt: list[int], response: list[int], steps: RolloutSteps, outcome: Score | Skip
-    ) -> "list[float] | Skip":
+        self, prompt: list[int], response: list[int], steps: RolloutSteps, outcome: Result
+    ) -> list[float] | Result:
         config = self.settings.reward
         if steps.malformed == "empty" or (steps.malformed and config.needs_prm):
             return malformed_rewards(len(response), config)
-        if config.needs_outcome and isinstance(outcome, Skip):
+        if config.needs_outcome and not isinstance(outcome, Score):
             return outcome
         values = None
         if config.needs_prm:
@@ -104,7 +103,7 @@ class StepRewardManager(RewardManagerBase):
             outcome=outcome.acc if isinstance(outcome, Score) else None,
         )
 
-    async def _values(self, prompt: list[int], response: list[int]) -> "list[float] | Skip":
+    async def _values(self, prompt: list[int], response: list[int]) -> list[float] | Skip:
         """P(good) at each response token."""
         classes = self.settings.prm.classes
         try:
@@ -114,25 +113,6 @@ class StepRewardManager(RewardManagerBase):
         if max(classes) >= len(rows[0]):
             return Skip(f"prm_classes: step_ppo.prm.classes is {list(classes)}, but the PRM has {len(rows[0])} classes")
         return [sum(row[c] for c in classes) for row in rows[len(prompt) :]]
-
-    async def _outcome(self, item, response: list[int]) -> Score | Skip:
-        """The final answer against the gold one, by the configured reward function; a Skip when that fails."""
-        gold = item.non_tensor_batch.get("reward_model") or {}
-        arguments = {
-            "data_source": item.non_tensor_batch.get("data_source"),
-            "solution_str": self.tokenizer.decode(response, skip_special_tokens=True),
-            "ground_truth": gold.get("ground_truth"),
-            "extra_info": item.non_tensor_batch.get("extra_info"),
-        }
-        try:
-            if inspect.iscoroutinefunction(self.compute_score):
-                found = normalise(await self.compute_score(**arguments))
-            else:
-                found = normalise(await asyncio.to_thread(self.compute_score, **arguments))
-        except Exception as error:
-            # A user's function may raise anything, and verl would end the prompt's whole group over it.
-            return raised(error)
-        return Skip(found.reason) if isinstance(found, Fail) else found
 
 
 def unpadded_ids(item) -> tuple[list[int], list[int]]:

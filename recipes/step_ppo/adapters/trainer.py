@@ -1,30 +1,26 @@
 """The V1 trainer `step_ppo`: verl's synchronous PPO step with un-whitened GAE or PURE's estimators on step rewards,
 and skipped rollouts left out."""
 
-from collections import Counter
-
 import torch
 from omegaconf import open_dict
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipes.core import data_plane
 from recipes.core.data_plane import KVBatchMeta
 from recipes.core.ragged import padded, unpadded
+from recipes.core.trainer import DuetTrainer
 from recipes.step_ppo.gae import gae
 from recipes.step_ppo.pure import ESTIMATORS, Rollout, pure_rloo, pure_token
 from recipes.step_ppo.settings import StepPPOSettings
-from reward_fns.errors import BudgetSpent
-from reward_fns.result import Score, Skip
 
 
-class StepPPOTrainer(PPOTrainerSync):
+class StepPPOTrainer(DuetTrainer):
     """Own advantage stage; rollouts, log-probs, values, updates, validation and checkpoints are verl's."""
+
+    group_relative = False
 
     def __init__(self, config) -> None:
         self.settings = StepPPOSettings.from_mapping(config.step_ppo)
         with open_dict(config):
-            # verl compares the name with "sync" in five places; this trainer is synchronous in all of them.
-            config.trainer.v1.trainer_mode = "sync"
             self.pure = config.algorithm.adv_estimator if config.algorithm.adv_estimator in ESTIMATORS else None
             if self.pure:
                 # verl's own stage runs first and knows no such name; what it writes is replaced.
@@ -33,7 +29,6 @@ class StepPPOTrainer(PPOTrainerSync):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         infos = self._reward_infos(batch)
-        self._leave_out_skipped(batch, infos)
         batch = super()._compute_advantage(batch, metrics)
         if self.pure:
             metrics.update(self._overwrite_pure_advantages(batch, infos))
@@ -47,22 +42,6 @@ class StepPPOTrainer(PPOTrainerSync):
         keys = data_plane.real_keys(batch)
         rows = data_plane.read(batch, "extra_fields", keys=keys)["extra_fields"]
         return {key: row["reward_extra_info"] for key, row in zip(keys, rows, strict=True)}
-
-    def _leave_out_skipped(self, batch: KVBatchMeta, infos: dict[str, dict]) -> None:
-        """Mask rollouts without a reward: they leave advantages, both losses and their token counts.
-
-        Raises:
-            BudgetSpent: too many of them, or all.
-        """
-        results = [Skip(info["reason"]) if info["skipped"] else Score(0.0) for info in infos.values()]
-        self.settings.failure_budget.require(results)
-        skipped = [key for key, info in infos.items() if info["skipped"]]
-        if len(skipped) == len(infos):
-            raise BudgetSpent(f"no rollout of this step has a reward ({results[0].reason})")
-        masks = data_plane.read(batch, "response_mask", keys=skipped)["response_mask"] if skipped else []
-        empty = [torch.zeros_like(mask) for mask in masks]
-        # verl counts the tokens of an update on `loss_mask` and sums the losses over `response_mask`.
-        data_plane.write(batch, {"response_mask": empty, "loss_mask": empty}, keys=skipped)
 
     def _overwrite_advantages(self, batch: KVBatchMeta) -> None:
         algorithm = self.config.algorithm
@@ -82,13 +61,13 @@ class StepPPOTrainer(PPOTrainerSync):
         data_plane.write(batch, fields, keys=batch.keys)
 
     def _overwrite_pure_advantages(self, batch: KVBatchMeta, infos: dict[str, dict]) -> dict[str, float]:
-        """Advantages by PURE; rows that were skipped, and verl's padding, have none."""
+        """Advantages by PURE; verl's padding has none."""
         names = ("rm_scores", "response_mask", "extra_fields")
         charged = ("token_level_rewards",) if self.config.algorithm.use_kl_in_reward else ()
         rows = data_plane.read(batch, *names, *charged)
         numbers, rollouts = [], []
         for number, key in enumerate(batch.keys):
-            if key not in infos or infos[key]["skipped"]:
+            if key not in infos:
                 continue
             rewards = rows["rm_scores"][number].double()
             kl = rewards - rows["token_level_rewards"][number].double() if charged else torch.zeros_like(rewards)
@@ -116,13 +95,10 @@ class StepPPOTrainer(PPOTrainerSync):
     def _telemetry(self, batch: KVBatchMeta, infos: dict[str, dict]) -> dict[str, float]:
         lengths = {key: tag["response_len"] for key, tag in zip(batch.keys, batch.tags, strict=True) if key in infos}
         count = len(infos)
-        reasons = Counter(info["reason"].partition(":")[0] for info in infos.values() if info["reason"])
         return {
             "step_ppo/tokens/mean": sum(lengths[key] for key in infos) / count,
             "step_ppo/steps/mean": sum(info["n_steps"] for info in infos.values()) / count,
             "step_ppo/steps/max": max(info["n_steps"] for info in infos.values()),
             "step_ppo/acc": sum(info["acc"] for info in infos.values()) / count,
             "step_ppo/malformed": sum(info["malformed"] for info in infos.values()) / count,
-            "step_ppo/skipped": sum(info["skipped"] for info in infos.values()) / count,
-            **{f"step_ppo/reason/{reason}": number / count for reason, number in reasons.items()},
         }

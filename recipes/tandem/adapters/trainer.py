@@ -14,8 +14,8 @@ from omegaconf import OmegaConf, open_dict
 
 from recipes.core import data_plane
 from recipes.core.data_plane import KVBatchMeta
-from recipes.core.grouped_trainer import GroupedTrainer
 from recipes.core.settings import read
+from recipes.core.trainer import DuetTrainer
 from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
@@ -33,8 +33,8 @@ ROLLOUT = "tandem_vllm"
 PASS_METRIC = "val-core/macro/pass@{}"
 
 
-class TandemTrainer(GroupedTrainer):
-    """`GroupedTrainer` that stops on a response whose authorship is not verified."""
+class TandemTrainer(DuetTrainer):
+    """`DuetTrainer` that stops on a response whose authorship is not verified."""
 
     def __init__(self, config):
         super().__init__(config)

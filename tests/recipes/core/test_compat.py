@@ -21,7 +21,7 @@ def test_every_feature_of_the_lock_is_a_file_that_relies_on_it():
 
 def test_no_run_looks_at_what_only_the_supervised_start_imports():
     files = compat.files_of("pasodoble")
-    assert compat.SUPERVISED_START not in files and "recipes/core/grouped_trainer.py" in files
+    assert compat.SUPERVISED_START not in files and "recipes/core/trainer.py" in files
     assert not any("/serl/" in file for file in files)
 
 

@@ -11,11 +11,11 @@ from recipes.errors import EnvironmentProblem
 with vllm_known_by_either_name():
     from transfer_queue import KVBatchMeta
 
-    from recipes.core.grouped_trainer import GroupedTrainer
     from recipes.core.split_rollout import SplitRollout, StaleRollout, require_backend
+    from recipes.core.trainer import DuetTrainer
 
 
-class Trainer(SplitRollout, GroupedTrainer):
+class Trainer(SplitRollout, DuetTrainer):
     pass
 
 

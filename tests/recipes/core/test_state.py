@@ -2,12 +2,14 @@
 
 import json
 
+import numpy
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recipes.core.state import load, resumed_folder, save, step_folder
+from recipes.core.state import METRICS_FILE, load, load_metrics, resumed_folder, save, save_metrics, step_folder
 from recipes.errors import CheckpointError, StateError
 
 JSON = st.recursive(
@@ -82,3 +84,16 @@ def test_folders_follow_the_resume_mode(tmp_path):
     config.trainer.update(resume_mode="resume_path", resume_from_path="/other/global_step_4")
     assert str(resumed_folder(config, 4)) == "/other/global_step_4"
     assert step_folder(config, 5) == tmp_path / "global_step_5"
+
+
+def test_a_checkpoint_has_the_numbers_of_its_step_and_nothing_else(tmp_path):
+    metrics = {"actor/loss": numpy.float32(0.5), "actor/tensor": torch.tensor(2.0), "count": 3, "text": "no number"}
+    save_metrics(tmp_path, metrics | {"several": torch.ones(2), "list": [1.0], "broken": float("nan")})
+    assert load_metrics(tmp_path) == {"actor/loss": 0.5, "actor/tensor": 2.0, "count": 3}
+
+
+@pytest.mark.parametrize("text", [None, "", "[", "3", '["a"]'])
+def test_a_checkpoint_without_metrics_or_with_damaged_ones_knows_nothing(tmp_path, text):
+    if text is not None:
+        (tmp_path / METRICS_FILE).write_text(text)
+    assert load_metrics(tmp_path) == {}

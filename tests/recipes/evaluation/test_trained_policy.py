@@ -8,18 +8,24 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
+from recipes.core.requests import LocalRequests
 from recipes.evaluation import during_training
 from recipes.evaluation.trained_policy import PolicyEvaluation
 
+pytest.importorskip("verl")
 
-class Trainer:
-    """The order in which verl's `fit` calls what `PolicyEvaluation` surrounds."""
+from recipes.core.trainer import DuetTrainer  # noqa: E402
+
+
+class Trainer(DuetTrainer):
+    """The trainer of every recipe in the order in which verl's `fit` calls it."""
 
     def __init__(self, steps, every, *, ends_at=None, asked_to_end_at=None, resumed=0):
         self.config = OmegaConf.create({"evaluation": {"every": every}, "trainer": {"val_before_train": True}})
         self.total_training_steps, self.global_steps = steps, resumed
         self.ends_at, self.asked_to_end_at, self.log = ends_at, asked_to_end_at, {}
         self.logger = SimpleNamespace(log=lambda data, step: self.log.setdefault(step, {}).update(data))
+        self.evaluation, self.requests = PolicyEvaluation(), LocalRequests()
 
     def fit(self):
         self.global_steps += 1
@@ -29,7 +35,7 @@ class Trainer:
             if self.global_steps == self.ends_at:
                 self.total_training_steps = self.global_steps
             if self.global_steps == self.asked_to_end_at:
-                self.total_training_steps, self.on_train_end = self.global_steps, lambda: None
+                self.total_training_steps, self.stopped = self.global_steps, True
             self._compute_metrics(None, metrics, timing, self.global_steps, 0)
             self.logger.log(
                 data=metrics | {f"timing_s/{key}": value for key, value in timing.items()}, step=self.global_steps
@@ -39,13 +45,7 @@ class Trainer:
                 return
         self.on_train_end()
 
-    def on_train_begin(self):
-        pass
-
-    def on_train_end(self):
-        pass
-
-    def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
+    def measure_step(self, batch, metrics, timing_raw, global_steps, epoch):
         metrics["loss"] = 0.5
 
 
@@ -62,13 +62,12 @@ class Trainer:
     ],
 )
 def test_the_policy_is_evaluated_before_every_n_steps_and_at_the_end(options, evaluated, monkeypatch):
-    def evaluate(self, step):
+    def evaluate(self, trainer, step):
         self._evaluated_step = step
         return {"evaluation/toy/pass@1": step}
 
     monkeypatch.setattr(PolicyEvaluation, "evaluate", evaluate)
     trainer = Trainer(**options)
-    PolicyEvaluation(trainer)
     trainer.fit()
     assert {
         step: data["evaluation/toy/pass@1"] for step, data in trainer.log.items() if len(data) > 1 or step == 0
@@ -134,7 +133,6 @@ def trainer(engine, tmp_path):
     trainer.awake, trainer.seen = False, []
     trainer.on_validate_begin = lambda: setattr(trainer, "awake", True)
     trainer.on_validate_end = lambda: setattr(trainer, "awake", False)
-    trainer.policy = PolicyEvaluation(trainer)
     return trainer
 
 
@@ -158,12 +156,12 @@ def test_the_numbers_are_those_of_the_engines_at_that_step(trainer, engine, tmp_
     assert {path.name for path in (tmp_path / "run" / "evaluation").iterdir()} == {"step_0", "step_1"}
 
     engine[1]["text"] = r"\boxed{5}"
-    again = trainer.policy.evaluate(1)
+    again = trainer.evaluation.evaluate(trainer, 1)
     assert again["evaluation/toy/pass@1"] == 0.25, "responses of other weights were taken for those of these"
 
 
 def test_an_engine_that_serves_more_than_the_policy_is_refused(trainer, engine):
     engine[1]["served"] = ["/models/policy", "adapter"]
     with pytest.raises(RuntimeError, match="expected the policy"):
-        trainer.policy.evaluate(1)
+        trainer.evaluation.evaluate(trainer, 1)
     assert not trainer.awake

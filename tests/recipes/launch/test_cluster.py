@@ -104,7 +104,7 @@ def test_keys_reach_the_workers_of_a_joined_cluster_and_not_the_config(monkeypat
         # Set after the cluster was started, so that no worker of it inherits them.
         monkeypatch.setenv("WANDB_API_KEY", "secret-w")
         monkeypatch.setenv("HF_TOKEN", "secret-h")
-        runner = cluster.TaskRunner(Runner, cluster.services(os.environ)).remote()
+        runner = cluster.PreparedRunner(Runner, cluster.services(os.environ)).remote()
         assert ray.get(runner.run.remote()) == {"WANDB_API_KEY": "secret-w", "HF_TOKEN": "secret-h", "RANK": "0"}
         plain = Runner.remote()
         assert ray.get(plain.run.remote())["WANDB_API_KEY"] is None

@@ -19,7 +19,6 @@ from recipes.pasodoble.settings import GameSettings
         ({"offline": {"solver_updates": 3, "max_solver_tries": 2}}, "offline.max_solver_tries"),
         ({"layout": "both"}, "layout"),
         ({"knowledge": {"path": None}}, "knowledge.path"),
-        ({"max_ungraded_share": 1.5}, "max_ungraded_share"),
         ({"train_proposer": False, "train_solver": False}, "train_solver"),
     ],
 )

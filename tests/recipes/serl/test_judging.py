@@ -5,7 +5,6 @@ import json
 import pytest
 
 from recipes.core.groups import Group, Sample, settle
-from recipes.core.reward_faults import RewardFaults
 from recipes.serl import voting
 from recipes.serl.judging import first_responses, judge_by_label, judge_by_vote, labelled_samples
 from recipes.serl.pool import Instruction
@@ -15,7 +14,7 @@ from reward_fns.errors import BudgetSpent, SkipError
 from reward_fns.majority import CollapseAlarm, majority_vote
 from reward_fns.result import FailureBudget, Score, Skip
 
-FAULTS = RewardFaults()
+BUDGET = FailureBudget()
 
 
 def group(uid, answers, results=None):
@@ -34,8 +33,8 @@ def prompts(*uids, origin="generated"):
     return {uid: Instruction(number, f"question {uid}", origin) for number, uid in enumerate(uids)}
 
 
-def vote(groups, instructions, n=4, faults=FAULTS, on_vote=lambda vote: None, **settings):
-    return judge_by_vote(groups, instructions, VoteSettings(**settings), faults, n=n, on_vote=on_vote)
+def vote(groups, instructions, n=4, budget=BUDGET, on_vote=lambda vote: None, **settings):
+    return judge_by_vote(groups, instructions, VoteSettings(**settings), budget, n=n, on_vote=on_vote)
 
 
 def test_votes_become_rewards_and_groups_without_a_winner_leave():
@@ -58,7 +57,7 @@ def test_the_collapse_alarm_sees_every_vote_and_goes_on_from_a_checkpoint():
     vote(
         [group("a", "3353"), group("tied", "3355"), group("short", "33")],
         prompts("a", "tied", "short"),
-        faults=RewardFaults(skip_share=0.5),
+        budget=FailureBudget(0.5),
         on_vote=votes.append,
     )
     assert [v.agreement for v in votes] == [0.75, 0.5]
@@ -71,7 +70,7 @@ def test_the_collapse_alarm_sees_every_vote_and_goes_on_from_a_checkpoint():
 
 def test_groups_that_lost_responses_or_never_came_are_not_voted_on():
     judged, settlement = vote(
-        [group("short", "333"), group("a", "3335")], prompts("short", "a", "gone"), faults=RewardFaults(skip_share=0.6)
+        [group("short", "333"), group("a", "3335")], prompts("short", "a", "gone"), budget=FailureBudget(0.6)
     )
     assert [g.handle for g in judged.groups] == ["a"]
     assert [reason for _, reason in judged.unusable] == ["incomplete_group"] * 2
@@ -129,9 +128,9 @@ def test_unlabelled_rows_of_a_dataset_have_no_label():
 def test_a_row_without_gold_is_skipped_where_labels_are_the_reward():
     groups = [group("a", "3353"), group("b", "3353", [Score(1.0)] * 4)]
     with pytest.raises(BudgetSpent, match="gold_missing"):
-        judge_by_label(groups, prompts("a", "b", origin="dataset"), None, FAULTS, n=4)
+        judge_by_label(groups, prompts("a", "b", origin="dataset"), None, BUDGET, n=4, min_group=2)
     judged, settlement = judge_by_label(
-        groups, prompts("a", "b", origin="dataset"), None, RewardFaults(skip_share=0.5), n=4
+        groups, prompts("a", "b", origin="dataset"), None, FailureBudget(0.5), n=4, min_group=2
     )
     assert [g.handle for g in judged.groups] == ["b"] and settlement.metrics["reward_faults/skip/gold_missing"] == 4
 
@@ -162,19 +161,19 @@ def test_the_question_is_part_of_the_text_only_when_asked_for():
 def test_labelled_rewards_stay_and_skips_leave_the_mean():
     results = [Score(1.0), Skip("endpoint_down"), Score(0.0), Score(1.0)]
     groups = [group("a", "1234", results), group("b", "1234", [Score(0.0)] * 4)]
-    judged, settlement = judge_by_label(groups, prompts("a", "b"), None, RewardFaults(skip_share=0.2), n=4)
+    judged, settlement = judge_by_label(groups, prompts("a", "b"), None, FailureBudget(0.2), n=4, min_group=2)
     assert [(g.handle, g.agreement) for g in judged.groups] == [("a", 2 / 3), ("b", 0.0)]
     assert settlement.dropped == ["a_1_0"] and len(settlement.kept) == 7
 
 
 def test_a_group_with_too_few_scores_leaves_whole_and_beyond_the_budget_the_run_ends():
     groups = [group("a", "1234", [Score(1.0)] + [Skip("endpoint_down")] * 3), group("b", "1234", [Score(1.0)] * 4)]
-    judged, settlement = judge_by_label(groups, prompts("a", "b"), None, RewardFaults(skip_share=0.5), n=4)
+    judged, settlement = judge_by_label(groups, prompts("a", "b"), None, FailureBudget(0.5), n=4, min_group=2)
     assert [g.handle for g in judged.groups] == ["b"]
     assert [reason for _, reason in judged.unusable] == ["incomplete_group"]
     assert len(settlement.dropped) == 4
     with pytest.raises(BudgetSpent, match="endpoint_down"):
-        judge_by_label(groups, prompts("a", "b"), None, FAULTS, n=4)
+        judge_by_label(groups, prompts("a", "b"), None, BUDGET, n=4, min_group=2)
 
 
 def test_the_hook_of_the_job_has_its_say_on_labelled_rewards():
@@ -183,7 +182,7 @@ def test_the_hook_of_the_job_has_its_say_on_labelled_rewards():
         groups[1].drop = "not_this_one"
 
     groups = [group("a", "12", [Score(1.0)] * 2), group("b", "12", [Score(1.0)] * 2)]
-    judged, settlement = judge_by_label(groups, prompts("a", "b"), hook, FAULTS, n=2)
+    judged, settlement = judge_by_label(groups, prompts("a", "b"), hook, BUDGET, n=2, min_group=2)
     assert [(g.handle, g.agreement) for g in judged.groups] == [("a", 0.75)]
     assert [reason for _, reason in judged.unusable] == ["not_this_one"]
     assert settlement.rewards == {"a_0_0": 0.5, "a_1_0": 1.0}

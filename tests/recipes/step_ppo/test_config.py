@@ -40,7 +40,6 @@ def composed(*overrides):
         (["step_ppo.prm.classes=[2,2]"], "step_ppo.prm.classes"),
         (["step_ppo.reward.clip=0"], "step_ppo.reward.clip"),
         (["+step_ppo.reward.weight=1"], "step_ppo.reward.weight"),
-        (["step_ppo.failure_budget.share=1.0"], "step_ppo.failure_budget.share"),
     ],
 )
 def test_refusals(overrides, key):

@@ -36,6 +36,7 @@ def manager(tokenizer, url, tmp_path, verifiable=None, **reward):
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"model": {"path": str(tmp_path)}},
+            "algorithm": {},
             "reward": {"reward_model": {"model_path": "prm"}},
             "step_ppo": {
                 "reward": reward,

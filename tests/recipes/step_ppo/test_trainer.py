@@ -1,4 +1,4 @@
-"""The advantage stage on a real TransferQueue: infos, skipped rollouts, advantages row by row."""
+"""The advantage stage on a real TransferQueue: infos, advantages row by row."""
 
 from types import SimpleNamespace
 
@@ -11,13 +11,13 @@ LENGTHS = (3, 1, 4, 2)
 KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 
 
-def info(skipped=0.0, reason=""):
-    return {"reward_extra_info": {"acc": 1.0, "n_steps": 2.0, "malformed": 0.0, "skipped": skipped, "reason": reason}}
+def info():
+    return {"reward_extra_info": {"acc": 1.0, "n_steps": 2.0, "malformed": 0.0}}
 
 
 @pytest.fixture
 def batch(queue):
-    """Four rows; the second was skipped, the last is verl's padding."""
+    """Four rows, of which the last is verl's padding."""
     from recipes.core.data_plane import KVBatchMeta
     from recipes.core.ragged import jagged
 
@@ -27,9 +27,8 @@ def batch(queue):
     fields |= {
         name: jagged([torch.ones(n, dtype=torch.long) for n in LENGTHS]) for name in ("response_mask", "loss_mask")
     }
-    said = [info(), info(1.0, "prm_time_out: slow"), info(), info()]
     ends = [{"step_ends": [length - 1]} for length in LENGTHS]
-    fields["extra_fields"] = NonTensorStack(*[row | end for row, end in zip(said, ends, strict=True)])
+    fields["extra_fields"] = NonTensorStack(*[info() | end for end in ends])
     tags = [{"response_len": n, "is_padding": key == KEYS[-1]} for key, n in zip(KEYS, LENGTHS, strict=True)]
     queue.kv_batch_put(keys=KEYS, partition_id="train", fields=TensorDict(fields, batch_size=4), tags=tags)
     yield KVBatchMeta(keys=list(KEYS), tags=tags, partition_id="train", extra_info={})
@@ -43,26 +42,15 @@ def trainer(queue):
     from recipes.step_ppo.settings import StepPPOSettings
 
     found = object.__new__(StepPPOTrainer)
-    found.settings = StepPPOSettings.from_mapping({"failure_budget": {"share": 0.5}})
+    found.settings = StepPPOSettings.from_mapping({})
     found.config = SimpleNamespace(algorithm=SimpleNamespace(use_kl_in_reward=True, gamma=1.0, lam=0.95))
     return found
 
 
 def test_infos_are_those_of_the_rollouts_without_padding(trainer, batch):
     found = trainer._reward_infos(batch)
-    assert list(found) == KEYS[:3] and [row["skipped"] for row in found.values()] == [0.0, 1.0, 0.0]
-    metrics = trainer._telemetry(batch, found)
-    assert metrics["step_ppo/tokens/mean"] == pytest.approx(8 / 3)
-    assert metrics["step_ppo/reason/prm_time_out"] == pytest.approx(1 / 3)
-
-
-def test_a_skipped_rollout_loses_its_masks_and_no_other_does(trainer, batch):
-    from recipes.core import data_plane
-
-    trainer._leave_out_skipped(batch, trainer._reward_infos(batch))
-    found = data_plane.read(batch, "response_mask", "loss_mask")
-    for name in ("response_mask", "loss_mask"):
-        assert [row.tolist() for row in found[name]] == [[1, 1, 1], [0], [1, 1, 1, 1], [1, 1]]
+    assert list(found) == KEYS[:3]
+    assert trainer._telemetry(batch, found)["step_ppo/tokens/mean"] == pytest.approx(8 / 3)
 
 
 def test_advantages_are_raw_gae_of_each_row(trainer, batch):
@@ -79,7 +67,7 @@ def test_advantages_are_raw_gae_of_each_row(trainer, batch):
 
 
 @pytest.mark.parametrize("name", ["pure_token", "pure_rloo"])
-def test_pures_advantages_leave_out_the_skipped_and_the_padding(trainer, batch, name):
+def test_pures_advantages_leave_out_what_has_no_verdict(trainer, batch, name):
     from recipes.core import data_plane
     from recipes.step_ppo import pure
 
@@ -87,8 +75,7 @@ def test_pures_advantages_leave_out_the_skipped_and_the_padding(trainer, batch, 
     data_plane.write(batch, {"rm_scores": [row + 0.5 for row in rewards]}, keys=batch.keys)
     trainer.pure = name
     trainer.config.data = SimpleNamespace(max_response_length=8)
-    infos = {key: info()["reward_extra_info"] | {"verified": 1.0, "acc": 0.0} for key in ("a_0_0", "a_1_0", "b_0_0")}
-    infos["b_0_0"]["skipped"] = 1.0
+    infos = {key: info()["reward_extra_info"] | {"verified": 1.0, "acc": 0.0} for key in ("a_0_0", "a_1_0")}
     trainer.settings = type(trainer.settings).from_mapping({"verifiable": {"weight": 2.0}})
     metrics = trainer._overwrite_pure_advantages(batch, infos)
     rollouts = [
@@ -102,11 +89,3 @@ def test_pures_advantages_leave_out_the_skipped_and_the_padding(trainer, batch, 
         torch.testing.assert_close(found[n].double(), expected[n], atol=1e-5, rtol=1e-5)
     assert not found[2].any() and not found[3].any() and found[0].any()
     assert 0 <= metrics["step_ppo/pure/sign_agrees_with_outcome"] <= 1
-
-
-def test_all_rollouts_skipped_ends_the_run(trainer, batch):
-    from reward_fns.errors import BudgetSpent
-
-    infos = {key: info(1.0, "prm_unreachable: down")["reward_extra_info"] for key in KEYS[:3]}
-    with pytest.raises(BudgetSpent):
-        trainer._leave_out_skipped(batch, infos)

@@ -5,13 +5,11 @@ from types import SimpleNamespace
 import pytest
 from transfer_queue import KVBatchMeta
 
-from recipes.pasodoble.adapters.play import Answers, Round, require_graded
+from recipes.pasodoble.adapters.play import Answers, Round
 from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer
 from recipes.pasodoble.rounds import Proposal
 from recipes.pasodoble.settings import GameSettings, OfflineSettings
 from recipes.pasodoble.state import GameState
-from reward_fns.errors import BudgetSpent
-from reward_fns.result import Score, Skip
 
 
 class Recorded:
@@ -143,18 +141,3 @@ def test_the_solver_learns_the_proposers_answer_out_of_the_buffer():
     trainer = Offline([[0, 3, 4]], settings)
     trainer.step({}, {})
     assert trainer.golds == ["gold 0", "gold 3", "gold 4", "gold 3", "gold 4"]
-
-
-def test_a_grader_that_is_down_ends_the_run_even_if_few_answers_are_asked_for_in_a_step():
-    down, up = [Skip("starved")] * 6, [Score(1.0)] * 6
-    recent = require_graded([], down, 0.1)
-    recent = require_graded(recent, down, 0.1)
-    with pytest.raises(BudgetSpent, match="18 of 18"):
-        require_graded(recent, down, 0.1)
-    # What lies more than 256 answers back does not count, and a larger step counts as a whole.
-    for _ in range(43):
-        recent = require_graded(recent, up, 0.1)
-    assert len(recent) == 256 and not any(isinstance(result, Skip) for result in recent)
-    assert len(require_graded(recent, down * 5 + up * 45, 0.1)) == 300
-    with pytest.raises(BudgetSpent, match="36 of 300"):
-        require_graded(recent, down * 6 + up * 44, 0.1)

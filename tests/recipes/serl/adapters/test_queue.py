@@ -66,6 +66,7 @@ def trainer(variant, n=4, **faults):
     made.settings = SerlSettings(variant=variant, seeds="unused")
     made.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": n}}})
     made.tokenizer, made.group_hook, made.reward_faults = Tokenizer(), None, RewardFaults(**faults)
+    made.budget = made.reward_faults.budget
     made._watch = lambda vote: None
     return made
 

@@ -121,6 +121,7 @@ class Engine:
 def make(queue, tokenizer, tmp_path):
     from verl.trainer.ppo import core_algos
 
+    from recipes.core.requests import LocalRequests
     from recipes.core.reward_faults import RewardFaults
     from recipes.launch.composition import compose_config
     from recipes.serl.adapters.trainer import SerlTrainer
@@ -148,6 +149,7 @@ def make(queue, tokenizer, tmp_path):
         trainer.trained_prompts = trainer.skipped_steps = trainer.alarmed_steps = 0
         trainer.alarm, trainer.alarm_reason = CollapseAlarm(window=8), ""
         trainer.reward_faults, trainer.group_hook = RewardFaults(skip_share=0.3), None
+        trainer.budget, trainer.requests = trainer.reward_faults.budget, LocalRequests()
         trainer.use_critic, trainer.use_reference_policy, trainer.ref_in_actor = False, True, False
         trainer.kl_ctrl_in_reward = core_algos.get_kl_controller(config.algorithm.kl_ctrl)
         trainer.actor_rollout_wg = trainer.ref_policy_wg = trainer.agent_loop_manager = trainer.replay_buffer = engine
