@@ -10,7 +10,7 @@ from notes import ANSWERABLE, accuracy_by_kind
 from record import RESULTS, Runs, by_seed, command_line, difference, mean_and_interval, read_all, run_all, shown
 from self_play import ARMS, TRAINED, WORLDS, Game, counts_of
 
-FOLDER = RESULTS / "pasodoble"
+LOG = RESULTS / "pasodoble.jsonl"
 UNANSWERABLE = list(WORLDS.values())
 RATES = (1e-4, 3e-4, 1e-3)
 DEVELOPMENT_SEED, SEEDS = 0, (1, 2, 3, 4, 5)
@@ -65,7 +65,7 @@ def development_gains() -> dict[tuple, float]:
     """World, arm, the Solver's and the Proposer's rate -> gain on the development seed."""
     return {
         tuple(setting[key] for key in ("world", "arm", "rate", "proposer_rate")): gain(records)
-        for setting, records in read_all(FOLDER / "development")
+        for setting, records in read_all(LOG, "development")
     }
 
 
@@ -83,14 +83,14 @@ def run(workers: int) -> None:
         first = [
             setting_of(world, arm, DEVELOPMENT_SEED, rate, 0.0) for arm in ARMS if arm not in TRAINED for rate in RATES
         ]
-        run_all(train, first, FOLDER / "development", workers=workers)
+        run_all(train, first, LOG, "development", workers=workers)
         solvers = chosen_rates()[world, "frozen"][0]
         then = [setting_of(world, arm, DEVELOPMENT_SEED, solvers, rate) for arm in TRAINED for rate in RATES]
-        run_all(train, then, FOLDER / "development", workers=workers)
+        run_all(train, then, LOG, "development", workers=workers)
         rates = chosen_rates()
         # runs from one start stand together: it is warmed up once
         reported = [setting_of(world, arm, seed, *rates[world, arm]) for seed in SEEDS for arm in ARMS]
-        run_all(train, reported, FOLDER, workers=workers)
+        run_all(train, reported, LOG, workers=workers)
 
 
 def total(records: Sequence[dict], count: str, keys: Sequence[str] | None = None) -> float:
@@ -207,7 +207,7 @@ def conclusion(runs: Runs) -> str:
 
 def report() -> str:
     """The tables, as they stand in the page; the last line is the conclusion."""
-    runs = read_all(FOLDER)
+    runs = read_all(LOG)
     return "\n\n".join(
         [
             gains_table(runs),
@@ -229,7 +229,7 @@ def draw() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    runs = read_all(FOLDER)
+    runs = read_all(LOG)
     figure, axes = pyplot.subplots(2, len(WORLDS), figsize=(10, 6.5), sharex=True, sharey="row", layout="constrained")
     for column, world in enumerate(WORLDS):
         for arm in ARMS:

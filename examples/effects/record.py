@@ -1,13 +1,12 @@
 """Logs of the experiments, and intervals over their seeds.
 
-A run is one JSONL file: its first line is what it was run with, each further line is one evaluation. Tables and
-pictures are made from these files alone.
+An experiment has one JSONL file, and each run one line in it: what it was run with, and a record per evaluation. Tables
+and pictures are made from these files alone.
 """
 
 import argparse
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -21,17 +20,23 @@ RESULTS = Path(__file__).parent / "results"
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
-def run_all(train: Callable[[dict], Iterable[dict]], settings: Sequence[dict], folder: Path, *, workers: int) -> None:
-    """Train every setting whose log is not complete yet, `workers` at a time; a log is written when its run ends.
+def run_all(
+    train: Callable[[dict], Iterable[dict]], settings: Sequence[dict], log: Path, part: str = "", *, workers: int
+) -> None:
+    """Train every setting that the log has no run of yet, `workers` at a time; a run is logged when it ends.
 
-    A setting holds `name`, unique in the folder, and what `train` needs; `train` yields one record per evaluation.
+    A setting holds `name`, unique in its part of the log, and what `train` needs; `train` yields one record per
+    evaluation.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    left = [setting for setting in settings if not (folder / f"{setting['name']}.jsonl").exists()]
-    print(f"{folder.name}: {len(settings) - len(left)} runs stand, {len(left)} to do", flush=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    done = {setting["name"] for setting, _ in _read(log, part)}
+    todo = [setting for setting in settings if setting["name"] not in done]
+    print(f"{log.stem} {part}: {len(settings) - len(todo)} runs stand, {len(todo)} to do", flush=True)
     with ProcessPoolExecutor(max_workers=workers, initializer=_one_thread) as pool:
-        for name in pool.map(_run, [(train, setting, folder) for setting in left]):
-            print(f"{folder.name}/{name}", flush=True)
+        for setting, records in pool.map(_run, [(train, setting) for setting in todo]):
+            with log.open("a") as file:
+                file.write(json.dumps({"part": part, "setting": setting, "records": records}) + "\n")
+            print(f"{log.stem} {part} {setting['name']}", flush=True)
 
 
 def _one_thread() -> None:
@@ -40,25 +45,26 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _run(task: tuple[Callable[[dict], Iterable[dict]], dict, Path]) -> str:
-    train, setting, folder = task
-    lines = [setting, *train(setting)]
-    partial = folder / f"{setting['name']}.jsonl.partial"
-    partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    os.replace(partial, folder / f"{setting['name']}.jsonl")
-    return str(setting["name"])
+def _run(task: tuple[Callable[[dict], Iterable[dict]], dict]) -> tuple[dict, list[dict]]:
+    train, setting = task
+    return setting, list(train(setting))
 
 
-def read_all(folder: Path) -> Runs:
-    """(setting, records) of every run in the folder, by name.
+def read_all(log: Path, part: str = "") -> Runs:
+    """(setting, records) of every run in a part of the log, by name.
 
     Raises:
-        FileNotFoundError: the folder holds no log.
+        FileNotFoundError: it holds no run.
     """
-    files = sorted(folder.glob("*.jsonl"))
-    if not files:
-        raise FileNotFoundError(f"no logs in {folder}: run the experiment first")
-    return [(lines[0], lines[1:]) for lines in ([json.loads(line) for line in file.open()] for file in files)]
+    runs = _read(log, part)
+    if not runs:
+        raise FileNotFoundError(f"no runs {part} in {log}: run the experiment first")
+    return sorted(runs, key=lambda run: run[0]["name"])
+
+
+def _read(log: Path, part: str) -> Runs:
+    lines = [json.loads(line) for line in log.open()] if log.exists() else []
+    return [(line["setting"], line["records"]) for line in lines if line["part"] == part]
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:

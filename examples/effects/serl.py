@@ -23,7 +23,7 @@ from recipes.serl.estimators import reinforce_pp_advantage
 from recipes.serl.pool import Instruction
 from reward_fns.majority import Vote, majority_vote
 
-FOLDER = RESULTS / "serl"
+LOG = RESULTS / "serl.jsonl"
 # (wrong facts of 100, share of them that is off by the same amount, probability that a wrong fact is used)
 RUNGS = {"A": (20, 0.0, 0.6), "B": (40, 0.0, 0.6), "C": (40, 0.6, 0.6), "D": (50, 1.0, 0.6), "E": (80, 1.0, 0.4)}
 BOUNDS = {"[.2, .8]": (0.2, 0.8), "[.5, .95]": (0.5, 0.95)}
@@ -188,7 +188,7 @@ def arms() -> list[tuple[str, str]]:
 def chosen_rates() -> dict[tuple[str, str], float]:
     """The learning rate of each arm: largest mean gain over the development rungs. Random labels take the votes'."""
     gains: dict[tuple[str, str], dict[float, list[float]]] = {}
-    for setting, records in read_all(FOLDER / "development"):
+    for setting, records in read_all(LOG, "development"):
         arm = gains.setdefault((setting["reward"], setting["bounds"]), {})
         arm.setdefault(setting["rate"], []).append(gain_of(records))
     rates = {arm: max(found, key=lambda rate: statistics.fmean(found[rate])) for arm, found in gains.items()}
@@ -209,11 +209,11 @@ def run(workers: int) -> None:
         for rate in RATES
         if reward != "random"
     ]
-    run_all(train, development, FOLDER / "development", workers=workers)
+    run_all(train, development, LOG, "development", workers=workers)
     rates = chosen_rates()
     # runs from one start stand together: it is warmed up once
     reported = [setting_of(rung, *arm, seed, rates[arm]) for seed in SEEDS for rung in RUNGS for arm in arms()]
-    run_all(train, reported, FOLDER, workers=workers)
+    run_all(train, reported, LOG, workers=workers)
 
 
 def label_accuracy(records: Sequence[dict], *, trained: bool, first: bool = False) -> float:
@@ -330,7 +330,7 @@ def rates_table() -> str:
     """Gains at each learning rate on the development seed, and what the labels of the trained groups came to."""
     lines = ["| rung | bounds | reward | " + " | ".join(f"{rate:g}" for rate in RATES) + " |"]
     lines.append("|" + "---|" * (3 + len(RATES)))
-    runs = read_all(FOLDER / "development")
+    runs = read_all(LOG, "development")
     for rung in DEVELOPMENT_RUNGS:
         for reward, bounds in arms():
             if reward == "random":
@@ -386,7 +386,7 @@ def conclusion(runs: Runs) -> str:
 
 def report() -> str:
     """The tables, as they stand in the page."""
-    runs = read_all(FOLDER)
+    runs = read_all(LOG)
     rates = ", ".join(sorted({f"{rate:g}" for rate in chosen_rates().values()}))
     return "\n\n".join(
         [
@@ -435,4 +435,4 @@ def draw_picture(runs: Runs) -> None:
 
 
 if __name__ == "__main__":
-    command_line(__doc__, run, report, lambda: draw_picture(read_all(FOLDER)))
+    command_line(__doc__, run, report, lambda: draw_picture(read_all(LOG)))

@@ -19,7 +19,7 @@ from recipes.serl.estimators import grpo_advantage
 from recipes.sppo.advantage import sppo_target, win_rates
 from recipes.sppo.loss import sppo_loss
 
-FOLDER = RESULTS / "sppo"
+LOG = RESULTS / "sppo.jsonl"
 ETA = 1.0
 
 
@@ -141,7 +141,7 @@ def learning(records: Sequence[dict], score: str = "greedy") -> float:
 def chosen_rates() -> dict[tuple[str, int], float]:
     """The learning rate of each arm and number of updates, the best on the development seed."""
     found: dict[tuple[str, int], dict[float, float]] = {}
-    for setting, records in read_all(FOLDER / "development"):
+    for setting, records in read_all(LOG, "development"):
         found.setdefault((setting["arm"], setting["updates"]), {})[setting["rate"]] = learning(records)
     return {arm: max(rates, key=rates.__getitem__) for arm, rates in found.items()}
 
@@ -150,17 +150,17 @@ def run(workers: int) -> None:
     """Train every run that has no log, the development seed first; then the game."""
     arms = [(arm, updates) for updates in UPDATES for arm in (*ARMS, *STRENGTHS)]
     development = [setting_of(*arm, DEVELOPMENT_SEED, rate) for arm in arms for rate in RATES]
-    run_all(train, development, FOLDER / "development", workers=workers)
+    run_all(train, development, LOG, "development", workers=workers)
     rates = chosen_rates()
     # runs from one start stand together: it is warmed up once
     reported = [setting_of(*arm, seed, rates[arm]) for seed in SEEDS for arm in arms]
-    run_all(train, reported, FOLDER, workers=workers)
+    run_all(train, reported, LOG, workers=workers)
     games = [
         {"name": f"{kind.replace(' ', '_')}-{seed}", "preference": kind, "seed": seed, "rounds": ROUNDS}
         for kind in PREFERENCES
         for seed in SEEDS
     ]
-    run_all(train, games, FOLDER / "game", workers=workers)
+    run_all(train, games, LOG, "game", workers=workers)
 
 
 def final(records: Sequence[dict], score: str = "greedy") -> float:
@@ -258,7 +258,7 @@ def rates_table() -> str:
     rates = chosen_rates()
     found = {
         (setting["arm"], setting["updates"], setting["rate"]): learning(records)
-        for setting, records in read_all(FOLDER / "development")
+        for setting, records in read_all(LOG, "development")
     }
     lines = ["| arm | updates per step | " + " | ".join(f"{rate:g}" for rate in RATES) + " |"]
     lines.append("|---|---|" + "---|" * len(RATES))
@@ -303,7 +303,7 @@ def conclusion(runs: Runs, games: Runs) -> str:
 
 def report() -> str:
     """The tables, as they stand in the page; the last line is the conclusion."""
-    runs, games = read_all(FOLDER), read_all(FOLDER / "game")
+    runs, games = read_all(LOG), read_all(LOG, "game")
     return "\n\n".join(
         [
             arms_table(runs),
@@ -352,4 +352,4 @@ def draw_picture(runs: Runs, games: Runs) -> None:
 
 
 if __name__ == "__main__":
-    command_line(__doc__, run, report, lambda: draw_picture(read_all(FOLDER), read_all(FOLDER / "game")))
+    command_line(__doc__, run, report, lambda: draw_picture(read_all(LOG), read_all(LOG, "game")))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, token_rewards
 
-FOLDER = record.RESULTS / "step_ppo"
+LOG = record.RESULTS / "step_ppo.jsonl"
 SEEDS, DEVELOPMENT_SEED, RATES = (1, 2, 3, 4, 5), 0, (1e-4, 3e-4, 1e-3)
 STEPS, EVALUATE_EVERY, RESPONSES = 45, 9, 16
 WIDTH, WARM_UP_STEPS, EVALUATED = 48, 250, 256
@@ -195,15 +195,15 @@ def run(workers: int) -> None:
     Then the second test.
     """
     development = [settings_of(arm, DEVELOPMENT_SEED, rate) for arm in ARMS for rate in RATES]
-    record.run_all(train, development, FOLDER, workers=workers)
-    chosen = chosen_rates(record.read_all(FOLDER))
+    record.run_all(train, development, LOG, workers=workers)
+    chosen = chosen_rates(record.read_all(LOG))
     rates = {(arm, rate) for found in (chosen, same_rates()) for arm, rate in found.items()}
     seeds = [settings_of(arm, seed, rate) for seed in SEEDS for arm, rate in sorted(rates)]
     seeds += [{"name": f"values-{seed}", "arm": "values", "seed": seed} for seed in SEEDS]
-    record.run_all(train, seeds, FOLDER, workers=workers)
-    record.run_all(train, step_ppo_kl.development_settings(STEPS), step_ppo_kl.FOLDER, workers=workers)
-    found = step_ppo_kl.chosen(record.read_all(step_ppo_kl.FOLDER))
-    record.run_all(train, step_ppo_kl.reported_settings(found, STEPS), step_ppo_kl.FOLDER, workers=workers)
+    record.run_all(train, seeds, LOG, workers=workers)
+    record.run_all(train, step_ppo_kl.development_settings(STEPS), step_ppo_kl.LOG, workers=workers)
+    found = step_ppo_kl.chosen(record.read_all(step_ppo_kl.LOG))
+    record.run_all(train, step_ppo_kl.reported_settings(found, STEPS), step_ppo_kl.LOG, workers=workers)
 
 
 def same_rates() -> dict[str, float]:
@@ -233,7 +233,7 @@ def reported(logs: Sequence[tuple[dict, list[dict]]], rates: dict[str, float]) -
 
 def report() -> str:
     """The first test's tables and its sentence of conclusion, as Markdown."""
-    logs = record.read_all(FOLDER)
+    logs = record.read_all(LOG)
     chosen, same = chosen_rates(logs), same_rates()
     runs, second = reported(logs, chosen), reported(logs, same)
     tables = [
@@ -311,7 +311,7 @@ def draw() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    logs = record.read_all(FOLDER)
+    logs = record.read_all(LOG)
     rates = {"rate chosen on seed 0": chosen_rates(logs), f"{SAME_RATE:g} in every arm": same_rates()}
     figure, panels = pyplot.subplots(1, 3, figsize=(15, 4))
     chosen, same = rates

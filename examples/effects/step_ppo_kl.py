@@ -11,7 +11,7 @@ from step_ppo_tables import Arms, arms_table, mean, mean_accuracy, of_seeds
 
 Run = tuple[dict, list[dict]]
 
-FOLDER = record.RESULTS / "step_ppo" / "with_kl"
+LOG = record.RESULTS / "step_ppo_kl.jsonl"
 ARMS = {"outcome": "outcome only", "difference": "oracle, `difference`, outcome last"}
 DEVELOPMENT_SEEDS, SEEDS = (0, 6), tuple(range(11, 21))
 COEFFICIENTS, RATES = (0.001, 0.003, 0.01), (3e-4, 1e-3)
@@ -71,7 +71,7 @@ def _runs(logs: Sequence[Run], arm: str, choice: tuple[float, float], seeds: Ite
 
 def report() -> str:
     """The second test's tables and its sentence of conclusion, as Markdown."""
-    logs = record.read_all(FOLDER)
+    logs = record.read_all(LOG)
     choices = chosen(logs)
     runs = {arm: _runs(logs, arm, choice, SEEDS) for arm, choice in choices.items()}
     cells = {arm: f"{kl:g}, {rate:g}" for arm, (kl, rate) in choices.items()}
@@ -126,7 +126,7 @@ def draw() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    logs = record.read_all(FOLDER)
+    logs = record.read_all(LOG)
     figure, panel = pyplot.subplots(figsize=(7, 4))
     for color, (arm, choice) in zip(("tab:blue", "tab:orange"), chosen(logs).items(), strict=True):
         curves = list(_runs(logs, arm, choice, SEEDS).values())

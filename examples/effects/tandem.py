@@ -177,7 +177,7 @@ def _actor_config():
     return ActorConfig(strategy="fsdp", rollout_n=GROUP, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=False)
 
 
-FOLDER = RESULTS / "tandem"
+LOG = RESULTS / "tandem.jsonl"
 # Arms whose learning rate is chosen on the development seed, and the arms that take it over.
 CHOSEN = {
     "tandem": ("tandem p=.25", "tandem p=.75", "tandem, own start"),
@@ -191,9 +191,9 @@ CHOSEN = {
 def run(workers: int) -> None:
     """The runs of the development seed, then each arm at its chosen rate with each reported seed."""
     development = [setting_of(arm, DEVELOPMENT_SEED, rate) for arm in CHOSEN for rate in RATES]
-    run_all(train, development, FOLDER, workers=workers)
-    rates = chosen_rates(read_all(FOLDER))
-    run_all(train, [setting_of(arm, seed, rates[arm]) for arm in ARMS for seed in SEEDS], FOLDER, workers=workers)
+    run_all(train, development, LOG, workers=workers)
+    rates = chosen_rates(read_all(LOG))
+    run_all(train, [setting_of(arm, seed, rates[arm]) for arm in ARMS for seed in SEEDS], LOG, workers=workers)
 
 
 def setting_of(arm: str, seed: int, rate: float) -> dict:
@@ -257,7 +257,7 @@ def interval(values: dict[int, float | None], factor: float, digits: int) -> str
 
 def report() -> str:
     """The tables and the conclusion in Markdown, from the kept logs alone."""
-    values, rates = ends_of(read_all(FOLDER))
+    values, rates = ends_of(read_all(LOG))
     seeds = len(values["start"]["solo"])
     lines = [
         f"After {STEPS} steps; mean over {seeds} seeds ± half of its 95 % interval; accuracies and shares in %, "
@@ -316,7 +316,7 @@ def draw() -> None:
     from matplotlib import pyplot
 
     curves: dict = defaultdict(lambda: defaultdict(list))
-    for setting, records in read_all(FOLDER):
+    for setting, records in read_all(LOG):
         if setting["seed"] != DEVELOPMENT_SEED:
             for record in records:
                 curves[setting["arm"]][record["step"]].append(record)

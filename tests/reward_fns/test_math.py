@@ -181,17 +181,17 @@ def test_lenient_mode_is_math_verify_with_its_defaults():
     rows = [case for case in rows if isinstance(case["gold"], str) and len(case["response"]) < 150]
     ours = score_batch([case["response"] for case in rows], [case["gold"] for case in rows], mode="lenient")
     different, slow = [], 0
-    for case, result in zip(rows, ours, strict=True):
+    for case, judged in zip(rows, ours, strict=True):
         # The library has a limit of its own; near it, both answer what a busy machine lets them.
-        if isinstance(result, Score) and result.seconds > 2.0:
+        if isinstance(judged, Score) and judged.seconds > 2.0:
             slow += 1
             continue
         (gold,), _ = gold_answers(case["gold"])
         golds = parse(rf"\boxed{{{gold}}}")
         expected = float(verify(golds, parse(case["response"])))
-        got = result.value if isinstance(result, Score) else None
+        got = judged.value if isinstance(judged, Score) else None
         if got != (expected if golds else None):
-            different.append((case["id"], expected, result))
+            different.append((case["id"], expected, judged))
     assert different == [] and slow <= 0.05 * len(rows)
 
 
