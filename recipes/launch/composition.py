@@ -8,9 +8,10 @@ from functools import cache
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from recipes.errors import ConfigError
@@ -32,6 +33,20 @@ def _leaves(node: Mapping, prefix: str) -> Iterator[tuple[str, object]]:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _with_its_choices(config: DictConfig) -> DictConfig:
+    """Put in what the yaml files take from the choice of groups (`${hydra:runtime.choices.scale}`).
+
+    Hydra keeps one such choice per process, so it is read now, and Hydra's own node is dropped.
+    """
+    HydraConfig.instance().set_config(config)
+    for key, value in flatten(config).items():
+        if isinstance(value, str) and "${hydra:" in value and not key.startswith("hydra."):
+            OmegaConf.update(config, key, OmegaConf.select(config, key))
+    with open_dict(config):
+        del config["hydra"]
+    return config
 
 
 def _first_line(error: BaseException) -> str:
@@ -70,7 +85,7 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
     path = f"hydra.searchpath=[{','.join([VERL_CONFIG, *SHARED_CONFIGS])}]"
     try:
         with initialize_config_module(module, version_base=None):
-            return compose(config_name=name, overrides=[path, *overrides])
+            return _with_its_choices(compose(config_name=name, overrides=[path, *overrides], return_hydra_config=True))
     except (HydraException, OmegaConfBaseException) as error:
         known: list[str] = []
         if "Could not override" in str(error):

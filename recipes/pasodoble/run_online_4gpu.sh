@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# PasoDoble online, models below 3B, four GPUs of 80 GB. Knobs: launch.sh.
-set -euo pipefail
-VARIANT=${VARIANT:-online} SCALE=${SCALE:-qwen3_1_7b} NGPUS=${NGPUS:-4} exec bash "$(dirname "${BASH_SOURCE[0]}")/launch.sh" "$@"
+# PasoDoble online, models below 3B, four GPUs of 80 GB. SCALE is a file of config/scale, SOLVER_MODEL_NAME and PROPOSER_MODEL_NAME are
+# the models after their supervised start (run_sft.sh); other variables: ../launch/launcher.sh.
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/launcher.sh"
+launch pasodoble variant=online scale="${SCALE:-qwen3_1_7b}" "$@"

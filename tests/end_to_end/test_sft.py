@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from recipes.core.files import write_parquet
 from recipes.pasodoble.cold_start.records import write_dataset
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS, STEPS_PER_EPOCH, BATCH = 3, 6, 4
 SUMS = [(a, a * a % 83) for a in range(10, 10 + STEPS_PER_EPOCH * BATCH)]

@@ -28,8 +28,6 @@ KINDS = tuple(itertools.product(DEVICES, STRATEGIES, (True, False)))
 FEW_KINDS = (((1, 8), "fsdp2", True), ((2, 8), "fsdp2", False))
 # The scales that meet every choice without --long; the others are in launchers, which are all checked.
 FEW_SCALES = ("scale=qwen3_4b", "scale=qwen3_4b_lora_1gpu")
-# Sizes that a config names for another one.
-NOT_CHOSEN = {"batch"}
 # Where a scale packs and names no fixed size.
 MICRO_BATCH = 2
 # Choices that no number of devices opens: verl's checkpoint engines carry no adapters to rollouts of their own; with
@@ -64,7 +62,7 @@ def group_choices(recipe):
     groups = {
         path.name: [f"{path.name}={file.stem}" for file in sorted(path.glob("*.yaml"))]
         for path in sorted(folder.iterdir())
-        if path.is_dir() and path.name not in NOT_CHOSEN
+        if path.is_dir() and path.name != "__pycache__"
     }
     scales = groups.pop("scale")
     named = [choice for choices in groups.values() for choice in choices]
@@ -346,6 +344,14 @@ def test_no_cell_that_we_let_pass_is_refused_by_verl(name, launchers, tmp_path, 
     assert not wrong, f"{len(wrong)} cells pass and fail in verl:\n" + "\n".join(wrong[:20])
     assert not closed, f"no cell of these starts: {closed}"
     assert counts["passed"] > counts["refused"] / 4
+
+
+def test_a_launcher_is_its_scale(launchers):
+    """Without variables it chooses groups and sets nothing: `python -m` with the same choices is the same run."""
+    assert len(launchers) == 12
+    for script, (_, overrides) in launchers.items():
+        assert overrides[0].startswith(("scale=", "variant=")), script
+        assert not [item for item in overrides if "." in item.partition("=")[0]], script
 
 
 GOLDEN = Path(__file__).with_name("composed_configs.json")

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 from recipes.core.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
-from recipes.launch.worker_checks import check_workers
 from recipes.serl.adapters.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.schedule import Schedule
@@ -174,16 +173,6 @@ def test_small_data_trains_to_its_end(base, rows, steps):
     assert made.schedule.prompts_left(0) == rows
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_an_update_has_a_row_for_every_gpu_of_several_nodes(nodes, seeds, tmp_path):
-    arguments = handed_over("run_qwen3_4b.sh", tmp_path, {"NNODES": str(nodes)})
-    config = composed(seeds, *arguments)
-    check_serl_config(config)
-    check_workers(config)
-    rows = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-    assert rows % (8 * nodes) == 0 and (nodes > 2 or rows == 16)
-
-
 def handed_over(script, tmp_path, knobs):
     """The arguments that a launcher gives to the recipe."""
     stub = tmp_path / "python3"
@@ -197,7 +186,8 @@ def handed_over(script, tmp_path, knobs):
 
 
 def test_a_launcher_splits_the_devices_as_its_knobs_say(seeds, tmp_path):
-    arguments = handed_over("run_qwen3_4b.sh", tmp_path, {"RESOURCES": "split", "NGPUS": "2", "ROLLOUT_NGPUS": "6"})
+    split = ("resources=split", "actor_rollout_ref.rollout.n_gpus_per_node=6")
+    arguments = [*handed_over("run_qwen3_4b.sh", tmp_path, {"NGPUS": "2"}), *split]
     config = composed(seeds, *arguments)
     refuse_unknown_additions(arguments, verl_defaults(), ["serl"])
     choose_backend(config)

@@ -70,7 +70,7 @@ def launcher_arguments(script, tmp_path, *arguments, **environment):
 
 
 def test_a_launcher_hands_over_its_knobs_as_keys_that_exist(tmp_path):
-    knobs = {"MODEL_PATH": "/models/some model", "NGPUS": "4", "LOGGER": "console,wandb", "PROB_SENIOR": "0.25"}
+    knobs = {"MODEL_PATH": "/models/some model", "NGPUS": "4", "LOGGER": "console,wandb"}
     arguments = launcher_arguments(ROOM / "run_qwen3_4b.sh", tmp_path, "trainer.save_freq=7", **knobs)
     assert arguments[:2] == ["-m", "recipes.tandem.main"]
     config = composed(*arguments[2:])
@@ -79,4 +79,4 @@ def test_a_launcher_hands_over_its_knobs_as_keys_that_exist(tmp_path):
     assert config.actor_rollout_ref.model.path == "/models/some model"
     assert list(config.trainer.logger) == ["console", "wandb"]
     section = config.actor_rollout_ref.rollout.engine_kwargs.vllm[SECTION]
-    assert (section.junior_model, section.prob_senior) == ("/models/some model", 0.25)
+    assert section.junior_model == "/models/some model"
