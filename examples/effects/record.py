@@ -28,7 +28,6 @@ def run_all(
     A setting holds `name`, unique in its part of the log, and what `train` needs; `train` yields one record per
     evaluation.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     done = {setting["name"] for setting, _ in _read(log, part)}
     todo = [setting for setting in settings if setting["name"] not in done]
     print(f"{log.stem} {part}: {len(settings) - len(todo)} runs stand, {len(todo)} to do", flush=True)
@@ -51,15 +50,10 @@ def _run(task: tuple[Callable[[dict], Iterable[dict]], dict]) -> tuple[dict, lis
 
 
 def read_all(log: Path, part: str = "") -> Runs:
-    """(setting, records) of every run in a part of the log, by name.
-
-    Raises:
-        FileNotFoundError: it holds no run.
-    """
-    runs = _read(log, part)
-    if not runs:
-        raise FileNotFoundError(f"no runs {part} in {log}: run the experiment first")
-    return sorted(runs, key=lambda run: run[0]["name"])
+    """(setting, records) of every run in a part of the log, by name; FileNotFoundError where it has none."""
+    if runs := _read(log, part):
+        return sorted(runs, key=lambda run: run[0]["name"])
+    raise FileNotFoundError(f"no runs {part} in {log}: run the experiment first")
 
 
 def _read(log: Path, part: str) -> Runs:

@@ -1,6 +1,6 @@
 # Sourced by the launchers run_*.sh. `launch RECIPE ARGUMENT...` starts a recipe with these arguments and a setting for each
 # of the variables below that is set. Every default stands in the recipe's yaml, so that `bash run_X.sh` and
-# `python -m recipes.RECIPE.main` with the same choices are the same run. WANDB_API_KEY and WANDB_ENTITY are read by wandb.
+# `python -m recipes.NAME.main` with the same choices are the same run. WANDB_API_KEY and WANDB_ENTITY are read by wandb.
 set -euo pipefail
 
 launch() {
