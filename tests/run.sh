@@ -68,12 +68,12 @@ finish() {
 mkdir -p outputs && rm -f outputs/failed_first.txt outputs/durations_*.tsv
 started=$SECONDS
 trap stop INT TERM
-# All lanes read it; made here, it is not made twice at once.
-"$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || exit 1
+lane waits
+# The other lanes read it; made here, it is not made twice at once.
+"$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || stop
 worlds pasodoble step_ppo serl &
 LANES[worlds]=$!
 lane runs
-lane waits
 lane units
 finish runs
 finish worlds

@@ -21,6 +21,7 @@ FORWARDED = (
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_CPU_OMP_THREADS_BIND",
     "VLLM_NO_USAGE_STATS",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
     "OMP_NUM_THREADS",
     "HF_HUB_OFFLINE",
     "HF_ENDPOINT",
@@ -167,6 +168,7 @@ def set_environment(device: str) -> None:
             "TOKENIZERS_PARALLELISM": "false",
             "TQ_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -182,11 +184,24 @@ def platform_layer(device: str, cluster: str | None) -> list[str]:
     return ["+platform=cpu"]
 
 
-def poll_fast(config, device: str) -> None:
-    """On a CPU, replace verl's poll of 2 s for finished rollouts, unless the run brings its own replay buffer."""
+def fit_cpu(config, device: str) -> None:
+    """On a CPU, poll faster than verl's 2 s for finished rollouts, and let a vLLM engine of one rank be one process.
+
+    A run's own replay buffer and executor stay. An engine's worker would be another process that imports all of vLLM.
+    """
+    from omegaconf import open_dict
+
+    if device != "cpu":
+        return
     sampler = config.trainer.v1.sampler.custom_sampler
-    if device == "cpu" and sampler.path is None:
+    if sampler.path is None:
         sampler.path, sampler.name = "pkg://recipes.core.replay_buffer", "FastPollingReplayBuffer"
+    for rollout in (config.actor_rollout_ref.rollout, config.reward.reward_model.rollout):
+        ranks = rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size
+        with open_dict(rollout):
+            engine = rollout.engine_kwargs.get("vllm")
+            if ranks == 1 and engine is not None:
+                engine.setdefault("distributed_executor_backend", "uni")
 
 
 def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0) -> None:

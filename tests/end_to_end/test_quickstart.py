@@ -87,9 +87,9 @@ def test_two_steps_to_the_last_line(recipe, quickstart):
     assert "step    2" in last[2] and last[2].endswith(f"n = {FEW}")
 
 
-@pytest.mark.parametrize(
-    "arms", ["step_ppo", pytest.param("step_ppo outcome_ppo", marks=[pytest.mark.long, pytest.mark.timeout(1200)])]
-)
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("arms", ["step_ppo", "step_ppo outcome_ppo"])
 def test_the_pipeline_of_step_ppo(quickstart, arms):
     """Every stage, from trajectories to PPO and the report; and states are continued where the policy was."""
     pytest.importorskip("trl")

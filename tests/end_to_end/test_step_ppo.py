@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 
@@ -70,6 +70,27 @@ def check_advantages(rows: dict, lam: float = 0.95) -> None:
     assert abs(torch.stack(means).mean()) > 0.05, "whitened advantages would have mean 0"
 
 
+def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, tmp_path):
+    run = begin("trainer.total_training_steps=2", "trainer.test_freq=2")
+    assert run.wait() == 0, run.log[-6000:]
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2]
+    for step, data in metrics.items():
+        rows = torch.load(tmp_path / f"record.{step}.pt")
+        assert len(rows) == 32 * 4
+        check_advantages(rows)
+        check_step(data)
+    check_rewards(rows, step_folder / "round0" / "prm")
+    assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[2])
+
+
+def check_step(metrics: dict) -> None:
+    assert metrics["training/rollout_probs_diff_mean"] < 1e-5
+    assert metrics["actor/grad_norm"] > 0 and metrics["critic/grad_norm"] > 0
+    assert metrics["reward_faults/skipped_share"] == 0 and metrics["step_ppo/steps/mean"] > 3
+
+
+@pytest.mark.long
 def test_train_kill_resume(begin, step_folder, tmp_path):
     arguments = ["trainer.save_freq=2", "trainer.total_training_steps=4", "trainer.test_freq=4"]
     first = begin(*arguments)
@@ -88,15 +109,14 @@ def test_train_kill_resume(begin, step_folder, tmp_path):
     assert metrics[1] == before[1] and metrics[2] == before[2], "the curve before the kill is kept"
     assert "setting global step to 2" in second.log
     for step in metrics.values():
-        assert step["training/rollout_probs_diff_mean"] < 1e-5
-        assert step["actor/grad_norm"] > 0 and step["critic/grad_norm"] > 0
-        assert step["reward_faults/skipped_share"] == 0 and step["step_ppo/steps/mean"] > 3
+        check_step(step)
     assert metrics[2]["actor/reward_kl_penalty"] != metrics[4]["actor/reward_kl_penalty"]
     assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[4])
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/global_step_4")
     assert (folder / "actor").is_dir() and (folder / "critic").is_dir()
 
 
+@pytest.mark.long
 def test_outcome_only(begin, tmp_path):
     run = begin("preset=outcome", "trainer.total_training_steps=2")
     assert run.wait() == 0, run.log[-6000:]

@@ -1,4 +1,4 @@
-"""Tandem as a user runs it: two models in one engine, SIGTERM, a worker that is killed, and the same command again."""
+"""Tandem as a user runs it: two models in one engine, SIGTERM, an engine that is killed, and the same command again."""
 
 import contextlib
 import math
@@ -49,13 +49,13 @@ def test_train_and_be_asked_to_end(start, small):
 
 
 @pytest.mark.long
-def test_a_killed_engine_worker_ends_the_run_which_resumes(start, small):
+def test_a_killed_engine_ends_the_run_which_resumes(start, small):
     arguments = [*small, *PAIR, "trainer.total_training_steps=9"]
     first = start("recipes.tandem.main", *arguments)
     first.wait_for_step(1)
     before = first.metrics()
     family = first.descendants()
-    engine_worker(first).kill()
+    engine(first).kill()
     assert first.wait(120) not in (0, None)
     assert "died" in first.log or "run failed" in first.log
     weights = set(leftovers.unmapped("verl_weights_*"))
@@ -80,14 +80,11 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
-def engine_worker(run) -> psutil.Process:
-    """The engine's only child but for the tracker of multiprocessing; it does not always get to set its own title."""
-    for engine in run.descendants():
-        if "VLLM::EngineCore" in " ".join(engine.cmdline()):
-            for child in engine.children():
-                if "resource_tracker" not in " ".join(child.cmdline()):
-                    return child
-    raise LookupError("the run has no engine worker")
+def engine(run) -> psutil.Process:
+    for process in run.descendants():
+        if "VLLM::EngineCor" in " ".join(process.cmdline()):
+            return process
+    raise LookupError("the run has no engine")
 
 
 ENGINE = "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config."

@@ -7,7 +7,11 @@ pytest.importorskip("vllm")
 
 @pytest.mark.parametrize(
     ("mode", "junior"),
-    [("lock_step", "junior"), ("lazy", "junior"), ("speculative", "junior"), ("lock_step", "senior")],
+    [
+        ("lazy", "junior"),
+        ("speculative", "junior"),
+        *(pytest.param("lock_step", junior, marks=pytest.mark.long) for junior in ("junior", "senior")),
+    ],
 )
 def test_requests_with_and_without_adapters_share_a_batch(
     open_engine, models, jobs, reference_with, adapted, mode, junior

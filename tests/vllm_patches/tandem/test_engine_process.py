@@ -113,7 +113,7 @@ def lines(done: subprocess.CompletedProcess, kind: str) -> list:
             id="compiled-twin-l",
             marks=pytest.mark.long,
         ),
-        pytest.param(dict(tandem=dict(mode="speculative")), id="speculative"),
+        pytest.param(dict(tandem=dict(mode="speculative")), id="speculative", marks=pytest.mark.long),
     ],
 )
 def test_the_entry_point_brings_the_decoder_into_every_process(tmp_path, models, jobs, expected_with, more):

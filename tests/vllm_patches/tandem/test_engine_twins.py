@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 pytest.importorskip("vllm")
+pytestmark = pytest.mark.long
 
 from vllm.forward_context import get_forward_context  # noqa: E402
 
