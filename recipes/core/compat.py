@@ -5,6 +5,8 @@ The lock file's features are the files of this project that rely on a symbol; `v
 
 import importlib.metadata
 import json
+import logging
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from packaging.specifiers import SpecifierSet
 from recipes.errors import UnknownUpstreamError
 from vllm_patches import upstream
 
+UNTESTED_SWITCH = "VERL_DUETS_UNTESTED_VERL"
+logger = logging.getLogger(__name__)
 LOCK = Path(__file__).with_name("upstream.lock.json")
 # A program of its own: no other run imports what it stands on.
 SUPERVISED_START = "recipes/launch/supervised.py"
@@ -74,6 +78,9 @@ def files_of(recipe: str) -> list[str]:
 def require(*files: str, module: str = "") -> None:
     """Refuse a verl that has no tested version, or in which a symbol that these files rely on is not as known.
 
+    Under ``VERL_DUETS_UNTESTED_VERL=1`` another version and code that nobody read are let through with a warning; what
+    is missing is not.
+
     Args:
         files: of the lock; all when none is named.
         module: look only at symbols of this upstream module; at all when empty.
@@ -84,10 +91,13 @@ def require(*files: str, module: str = "") -> None:
     version = installed_version("verl")
     if version is None:
         raise UnknownUpstreamError(f"verl is not installed; run: pip install 'verl{TESTED_VERSIONS['verl']}'")
+    untested = os.environ.get(UNTESTED_SWITCH) == "1"
     if not in_range(version, TESTED_VERSIONS["verl"]):
-        raise UnknownUpstreamError(
-            f"verl {version} is installed, but only {TESTED_VERSIONS['verl']} is known; "
-            f"run: pip install 'verl{TESTED_VERSIONS['verl']}'"
-        )
-    if off := upstream.problems(LOCK, *files, module=module):
+        problem = f"verl {version} is installed, but only {TESTED_VERSIONS['verl']} is known"
+        if not untested:
+            raise UnknownUpstreamError(
+                f"{problem}; run: pip install 'verl{TESTED_VERSIONS['verl']}', or try it with {UNTESTED_SWITCH}=1"
+            )
+        logger.warning("%s; %s=1 tries it", problem, UNTESTED_SWITCH)
+    if off := upstream.problems(LOCK, *files, module=module, digests=not untested):
         raise UnknownUpstreamError(f"verl {version} is not as this project knows it: {'; '.join(off)}")

@@ -55,6 +55,16 @@ class RougeIndex:
         return _max_f_measure(encoded, self._encoded, self._lengths[: len(self)], floor)
 
 
+def rouge_l(first: str, second: str) -> float:
+    """The ROUGE-L F-measure of two texts, in [0, 1]."""
+    return max_rouge_l(first, [second])
+
+
+def max_rouge_l(candidate: str, texts: Iterable[str]) -> float:
+    """The largest ROUGE-L F-measure of a candidate against some texts, in [0, 1]; 0.0 against none."""
+    return RougeIndex(texts).max_rouge_l(candidate)
+
+
 def _f_measure(lcs: int, n: int, m: int) -> float:
     precision, recall = lcs / m, lcs / n
     return 2 * precision * recall / (precision + recall)

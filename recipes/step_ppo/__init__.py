@@ -1,1 +1,15 @@
 """Process rewards from sampled trajectories: labels, PRM, preference pairs, and PPO with a reward at every step."""
+
+from recipes.core.lazy import exports
+
+__all__, __getattr__ = exports(
+    __name__,
+    {
+        "steps": ["segment", "segment_response"],
+        "step_rewards": ["step_rewards", "token_rewards"],
+        "gae": ["gae"],
+        "pairs": ["outcome_pairs", "process_pairs"],
+        "pure": ["pure_token", "pure_rloo"],
+        "labels": ["state_value", "trajectory_value"],
+    },
+)

@@ -62,9 +62,9 @@ class StepRewardManager(ScoreSkipFailRewardManager):
             rewards: list[float] | Result = outcome
         else:
             rewards = await self._rewards(prompt, response, steps, outcome)
-        acc = outcome.acc if isinstance(outcome, Score) else 0.0
+        acc, reason = (outcome.acc, outcome.reason) if isinstance(outcome, Score) else (0.0, "")
         if isinstance(rewards, list):
-            verdict: Result = Score(sum(rewards), steps.malformed, acc=acc)
+            verdict: Result = Score(sum(rewards), steps.malformed or reason, acc=acc)
         else:
             verdict, rewards = rewards, [0.0] * len(response)
         places = reward_places(steps.ends, self.settings.reward, eos_index=steps.eos_index)

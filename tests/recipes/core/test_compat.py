@@ -31,6 +31,19 @@ def test_an_unknown_verl_is_refused_by_its_version(monkeypatch):
         compat.require()
 
 
+def test_another_version_is_tried_after_a_warning_where_the_user_says_so(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(compat, "installed_version", lambda name: "0.10.0")
+    monkeypatch.setenv(compat.UNTESTED_SWITCH, "1")
+    monkeypatch.setattr(compat, "LOCK", tmp_path / "lock.json")
+    symbols = {"verl.trainer.main_ppo:run_ppo": ["0" * 16]}
+    compat.LOCK.write_text(json.dumps({"features": {"a.py": symbols, "b.py": {"verl.trainer:gone": ["(self)"]}}}))
+    with caplog.at_level("WARNING", logger="recipes"):
+        compat.require("a.py")
+    assert "verl 0.10.0" in caplog.text
+    with pytest.raises(compat.UnknownUpstreamError, match="gone"):
+        compat.require("b.py")
+
+
 def test_a_changed_symbol_is_refused_with_who_relies_on_it_and_the_version(monkeypatch, tmp_path):
     lock = tmp_path / "lock.json"
     lock.write_text(json.dumps({"features": {"a.py": {"verl.trainer.main_ppo:run_ppo": ["0" * 16]}, "b.py": {}}}))

@@ -1,8 +1,6 @@
 """What SeRL cannot run with is refused with the key to set; the length of a run and its split over devices."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from omegaconf import OmegaConf
 
 from recipes.core.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
-from recipes.launch.composition import compose_config, refuse_unknown_additions, verl_defaults
+from recipes.launch.composition import compose_config
 from recipes.serl.adapters.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.schedule import Schedule
@@ -173,30 +171,16 @@ def test_small_data_trains_to_its_end(base, rows, steps):
     assert made.schedule.prompts_left(0) == rows
 
 
-def handed_over(script, tmp_path, knobs):
-    """The arguments that a launcher gives to the recipe."""
-    stub = tmp_path / "python3"
-    stub.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
-    stub.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **knobs}
-    run = subprocess.run(["bash", str(ROOM / script)], env=environment, capture_output=True, text=True, check=True)
-    arguments = run.stdout.split("\0")[:-1]
-    assert arguments[:2] == ["-m", "recipes.serl.main"]
-    return arguments[2:]
-
-
-def test_a_launcher_splits_the_devices_as_its_knobs_say(seeds, tmp_path):
-    split = ("resources=split", "actor_rollout_ref.rollout.n_gpus_per_node=6")
-    arguments = [*handed_over("run_qwen3_4b.sh", tmp_path, {"NGPUS": "2"}), *split]
-    config = composed(seeds, *arguments)
-    refuse_unknown_additions(arguments, verl_defaults(), ["serl"])
+def test_rollouts_on_devices_of_their_own_have_as_many_as_asked(seeds):
+    devices = ("trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.n_gpus_per_node=6")
+    config = composed(seeds, "scale=qwen3_4b", "resources=split", *devices)
     choose_backend(config)
     check_serl_config(config)
     assert (config.trainer.n_gpus_per_node, rollout_devices(config)) == (2, 6)
 
 
-def test_ttrl_trains_half_of_its_answers_on_every_row_of_every_epoch(seeds, tmp_path):
-    config = composed(seeds, *handed_over("run_qwen3_4b.sh", tmp_path, {"VARIANT": "ttrl"}))
+def test_ttrl_trains_half_of_its_answers_on_every_row_of_every_epoch(seeds):
+    config = composed(seeds, "scale=qwen3_4b", "variant=ttrl")
     check_serl_config(config)
     settings = SerlSettings.from_mapping(config.serl)
     rollout = config.actor_rollout_ref.rollout
