@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = Path(__file__).resolve().parent / "template"
 PLACEHOLDER = "my_recipe"
-ROW = '    Row("adv_estimator", "{name}", "recipes.{name}.adapters.estimator:compute_advantage"),\n'
+ROW = '    Row("adv_estimator", "{name}", "recipes.{name}.verl_plugin:compute_advantage"),\n'
 
 
 class RefusedError(ValueError):

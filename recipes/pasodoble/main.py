@@ -55,7 +55,7 @@ def resolve_proposer(config: DictConfig, settings: GameSettings) -> None:
 def _check_contradictions(config: DictConfig) -> None:
     why = "PasoDoble needs it"
     require(config, "trainer.v1.trainer_mode", "pasodoble_online", "pasodoble_offline", why=why)
-    require(config, "trainer.v1.sampler.custom_sampler.name", "SideReplayBuffer", why=why)
+    require(config, "trainer.v1.sampler.custom_sampler.name", "RoleReplayBuffer", why=why)
     require(config, "actor_rollout_ref.actor.use_dynamic_bsz", True, why=why)
     require_off(
         config,

@@ -33,7 +33,7 @@ from vllm_patches.tandem.weight_sharing import decide
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
 PORTABLE_LOOP = "tandem_portable"
-MANAGER = "recipes.tandem.adapters.rollout.TandemAgentLoopManager"
+MANAGER = "recipes.tandem.agent_loop.TandemAgentLoopManager"
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 JUNIOR_KEY = f"{KEY}.junior_model"
 LOOP_KEY = "actor_rollout_ref.rollout.agent.default_agent_loop"

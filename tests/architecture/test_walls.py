@@ -31,8 +31,8 @@ RECIPE_MODULES = [name for name in FILES if name.startswith(tuple(f"recipes.{rec
 
 
 def is_pure_by_place(name: str) -> bool:
-    """The root of a recipe but its `main.py` is pure; what needs verl, Ray or vLLM stands in a subfolder."""
-    return name.count(".") == 2 and FILES[name].name not in ("__init__.py", "main.py")
+    """The root of a recipe is pure but for the names that stand on verl, Ray or vLLM."""
+    return name.count(".") == 2 and FILES[name].stem not in walls.IMPURE
 
 
 def test_the_five_methods_are_found():
@@ -67,7 +67,7 @@ def test_the_root_of_a_recipe_is_pure(name):
     for reached in walls.reachable(name, edges):
         found = walls.top_level(walls.imported_names(FILES[reached])) & UPSTREAM
         assert not found, (
-            f"{name} reaches {reached}, which imports {sorted(found)}; keep it pure, or move it to adapters/"
+            f"{name} reaches {reached}, which imports {sorted(found)}; keep it pure, or put it beside the trainer"
         )
 
 

@@ -39,4 +39,4 @@ def record(module):
     module.StepPPOTrainer._compute_advantage = recording
 
 
-wrapt.when_imported("recipes.step_ppo.adapters.trainer")(record)
+wrapt.when_imported("recipes.step_ppo.trainer")(record)

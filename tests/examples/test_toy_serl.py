@@ -13,7 +13,7 @@ from toy_world.tokenizer import train_tokenizer
 from toy_world.warm_up import WarmUpError, encode
 
 from recipes.launch.composition import compose_config
-from recipes.serl.adapters.generation import chat_tokenizer
+from recipes.serl.generation import chat_tokenizer
 from recipes.serl.instructions import filter_instruction, load_template, parse_instructions
 from recipes.serl.journal import Journal
 from recipes.serl.pool import InstructionPool

@@ -131,9 +131,9 @@ def test_activating_twice_is_harmless():
 def test_a_foreign_object_under_our_name_is_told(monkeypatch):
     import verl.trainer.ppo.core_algos as core_algos
 
-    row = plugin.Row("policy_loss", "sppo", "recipes.sppo.adapters.policy_loss:compute_sppo_policy_loss")
+    row = plugin.Row("policy_loss", "sppo", "recipes.sppo.verl_plugin:compute_sppo_policy_loss")
     monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "sppo", lambda: None)
-    assert "not recipes.sppo.adapters.policy_loss" in lost_rows([row])[row]
+    assert "not recipes.sppo.verl_plugin" in lost_rows([row])[row]
 
 
 def test_a_row_that_cannot_be_imported_is_recorded():

@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 from recipes.core.settings import read
-from recipes.tandem.adapters.agent_loop import TandemAgentLoop
+from recipes.tandem.agent_loop import TandemAgentLoop
 from recipes.tandem.portable.joint_writer import ENDPOINT_FAULT, VERSION_KEYS, JointWriter
 from recipes.tandem.portable.settings import BLOCK, PortableSettings
 from reward_fns.endpoint import Endpoint

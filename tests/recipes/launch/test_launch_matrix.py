@@ -183,10 +183,10 @@ def check_step(recipe, config):
 
     dp, size = ranks(actor.engine)
     if recipe.name == "pasodoble":
-        from recipes.pasodoble.adapters.side import Side
+        from recipes.pasodoble.roles import RoleTrainer
 
         stub = SimpleNamespace(mini_batch_size=config.pasodoble.solver_mini_batch_size)
-        total = Side._get_required_batch_multiple(stub, dp)
+        total = RoleTrainer._get_required_batch_multiple(stub, dp)
         trained = stub.mini_batch_size or total
     else:
         stub = SimpleNamespace(config=config, use_critic=need_critic(config), global_steps=1)

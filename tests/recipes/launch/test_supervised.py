@@ -94,11 +94,11 @@ def test_a_file_that_is_no_parquet_is_refused_unless_a_custom_dataset_reads_it(s
     for key in ("train_files", "val_files"):
         with pytest.raises(DataError):
             checked(*settings, f"data.{key}={lines}")
-    checked(*settings, f"data.train_files={lines}", "data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset")
+    checked(*settings, f"data.train_files={lines}", "data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset")
 
 
 def test_other_columns_are_a_custom_dataset_s_affair(settings):
-    checked(*settings, "data.messages_key=turns", "data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset")
+    checked(*settings, "data.messages_key=turns", "data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset")
 
 
 def test_a_refusal_is_one_sentence_of_the_first_rank(settings, monkeypatch, capsys):

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from recipes.core.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config
-from recipes.serl.adapters.generation import rollout_engines
+from recipes.serl.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.schedule import Schedule
 from recipes.serl.seeds.prepare import ANSWER_TEMPLATE
@@ -154,7 +154,7 @@ def test_every_step_trains_at_a_rate_above_zero_that_never_rises_after_the_warm_
 
 def trainer_with(config, rows):
     """A trainer of `variant=majority` that has opened a dataset of so many rows."""
-    from recipes.serl.adapters.trainer import SerlTrainer
+    from recipes.serl.trainer import SerlTrainer
 
     made = SerlTrainer.__new__(SerlTrainer)
     OmegaConf.update(config, "trainer.total_epochs", 1)

@@ -11,8 +11,8 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from recipes.errors import ConfigError
-from recipes.sppo.adapters.estimator import compute_sppo_advantage
 from recipes.sppo.advantage import sppo_target, win_rates
+from recipes.sppo.verl_plugin import compute_sppo_advantage
 
 PAPER = {"scope": "prompt", "score": "winrate", "baseline": "half"}
 

@@ -15,9 +15,8 @@ from verl.utils.metric import Metric
 from verl.workers.config import FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipes.sppo.adapters.estimator import compute_sppo_advantage
-from recipes.sppo.adapters.policy_loss import compute_sppo_policy_loss
 from recipes.sppo.loss import sppo_loss
+from recipes.sppo.verl_plugin import compute_sppo_advantage, compute_sppo_policy_loss
 
 PROMPT, RESPONSE, VOCABULARY = 3, 6, 17
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from recipes.core.files import write_parquet
-from recipes.step_ppo.adapters.sft_dataset import ContinuationDataset
 from recipes.step_ppo.pipeline import iterate, prepare
 from recipes.step_ppo.pipeline.data import load_questions
 from recipes.step_ppo.pipeline.records import open_journal, read
+from recipes.step_ppo.sft_dataset import ContinuationDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scripted_server import Faults, serving  # noqa: E402

@@ -17,8 +17,8 @@ pytest.importorskip("verl")
 from verl import DataProto  # noqa: E402
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics  # noqa: E402
 
-from recipes.step_ppo.adapters.agent_loop import StepRewardOutput  # noqa: E402
-from recipes.step_ppo.adapters.reward_manager import StepRewardManager  # noqa: E402
+from recipes.step_ppo.agent_loop import StepRewardOutput  # noqa: E402
+from recipes.step_ppo.reward_manager import StepRewardManager  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scripted_server import Faults, closed_port, scripted_probabilities, serving  # noqa: E402

@@ -38,8 +38,8 @@ def batch(queue):
 @pytest.fixture
 def trainer(queue):
     """The trainer's own stage without the processes of a run."""
-    from recipes.step_ppo.adapters.trainer import StepPPOTrainer
     from recipes.step_ppo.settings import StepPPOSettings
+    from recipes.step_ppo.trainer import StepPPOTrainer
 
     found = object.__new__(StepPPOTrainer)
     found.settings = StepPPOSettings.from_mapping({})

@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
-from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, TandemAgentLoop
-from recipes.tandem.adapters.trainer import TandemTrainer, require_no_fault
+from recipes.tandem.agent_loop import COUNTS, FAULT, TandemAgentLoop
 from recipes.tandem.authorship import Authorship, response_identity
+from recipes.tandem.trainer import TandemTrainer, require_no_fault
 from vllm_patches.tandem.config import TandemConfig, request_settings
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import authorship
@@ -173,7 +173,7 @@ def test_the_trainer_logs_and_stops(monkeypatch):
 
 
 def test_the_names_verl_asks_for_are_there():
-    from recipes.tandem.adapters.rollout import TandemAgentLoopManager
+    from recipes.tandem.agent_loop import TandemAgentLoopManager
     from recipes.tandem.guards import MANAGER
 
     assert f"{TandemAgentLoopManager.__module__}.{TandemAgentLoopManager.__name__}" == MANAGER

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from recorded_batch import CLIP, LENGTHS, advantages_of, gradient, loss_of, recorded_batch
 from tensordict import NonTensorStack, TensorDict
 
-from recipes.tandem.adapters.agent_loop import COUNTS
+from recipes.tandem.agent_loop import COUNTS
 from recipes.tandem.junior_weight import token_weights
 from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import TandemConfig
@@ -37,7 +37,7 @@ def step(queue, masks, weight, normaliser="senior"):
     """verl's advantages of four responses to a prompt and a padding row, by the trainer: what the update would read."""
     from recipes.core import data_plane
     from recipes.core.ragged import jagged
-    from recipes.tandem.adapters.trainer import TandemTrainer
+    from recipes.tandem.trainer import TandemTrainer
 
     trainer = TandemTrainer.__new__(TandemTrainer)
     trainer.settings = TandemSettings(normaliser=normaliser, junior_token_loss_weight=weight)

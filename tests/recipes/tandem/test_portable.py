@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from recipes.core.settings import read
 from recipes.errors import ConfigError
-from recipes.tandem.adapters.agent_loop import COUNTS, FAULT
+from recipes.tandem.agent_loop import COUNTS, FAULT
 from recipes.tandem.engine_settings import KEY
 from recipes.tandem.portable.agent_loop import PortableTandemAgentLoop
 from recipes.tandem.portable.settings import BLOCK, PortableSettings

@@ -9,15 +9,13 @@ from verl.utils.debug import marked_timer
 from recipes.core import data_plane
 from recipes.core.data_plane import TRAIN, KVBatchMeta
 from recipes.core.rows import read_rows
-from recipes.serl.adapters.answering import instruction_row, prompt_batch
-from recipes.serl.adapters.generation import chat_tokenizer, generate_texts, rollout_engines
-from recipes.serl.adapters.padding import reset_padding
-from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
-from recipes.serl.adapters.run import RunStalled, SerlRun
+from recipes.serl.advantages import replace_by_rloo, reset_padding
 from recipes.serl.collection import Collection, Round, collect
+from recipes.serl.generation import chat_tokenizer, generate_texts, instruction_row, prompt_batch, rollout_engines
 from recipes.serl.instructions import load_template
 from recipes.serl.judging import judge_by_label, judge_by_vote
 from recipes.serl.pool import Instruction, InstructionPool
+from recipes.serl.run import RunStalled, SerlRun
 from recipes.serl.sources import DatasetSource, SelfInstructSource
 from reward_fns.majority import Vote
 

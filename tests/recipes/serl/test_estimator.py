@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.serl.adapters.estimator import (
+from recipes.serl.estimators import grpo_advantage, reinforce_pp_advantage, rloo_advantage
+from recipes.serl.verl_plugin import (
     compute_serl_grpo,
     compute_serl_reinforce_pp,
     compute_serl_rloo,
 )
-from recipes.serl.estimators import grpo_advantage, reinforce_pp_advantage, rloo_advantage
 
 MASK = torch.tensor([[1.0, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]])
 SCORES = torch.tensor([1.0, 0.0, 1.0, 1.0])

@@ -16,7 +16,7 @@ from recipes.core import data_plane
 from recipes.core.data_plane import KVBatchMeta
 from recipes.core.settings import read
 from recipes.core.trainer import DuetTrainer
-from recipes.tandem.adapters.agent_loop import COUNTS, FAULT, JOINT, SOLO
+from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.best_checkpoint import keep_best
 from recipes.tandem.drafting import drafting_metrics

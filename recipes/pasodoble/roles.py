@@ -2,7 +2,7 @@
 
 Replica ranks. The name of a vLLM server and the socket of its weight transfer are made of the replica rank alone, and
 every worker group counts its replicas from 0. So the Proposer's ranks are moved behind the Solver's, at both ends:
-where the server is made (:class:`OffsetServerManager`) and in the worker that sends (:class:`SideWorker`). At one end
+where the server is made (:class:`OffsetServerManager`) and in the worker that sends (:class:`RoleWorker`). At one end
 only, the Proposer's weights would go to the Solver's server without an error: :func:`require_matching_ranks` looks.
 """
 
@@ -25,7 +25,7 @@ from recipes.core.data_plane import TRAIN, KVBatchMeta
 from recipes.core.ragged import on_last_token
 
 
-class SideWorker(ActorRolloutRefWorker):
+class RoleWorker(ActorRolloutRefWorker):
     """verl's worker, with its rollout at replica ranks from ``replica_offset`` on."""
 
     def __init__(self, *args, replica_offset: int = 0, **kwargs):
@@ -99,14 +99,14 @@ def object_column(values: Iterable[Any]) -> np.ndarray:
     return column
 
 
-class Side:
+class RoleTrainer:
     """Mixed into a ``PPOTrainerSync``; generating and learning become separate calls on any number of groups."""
 
     name: str
     rollout_asleep = True
     rollout_stale = True
     """The actor has changed since the rollout got its weights."""
-    peer: "Side | None" = None
+    peer: "RoleTrainer | None" = None
     """The side on the same devices, if any: only one rollout may be awake."""
     mini_batch_size: int | None = None
     """Responses in one optimizer step; None takes the whole batch in one."""

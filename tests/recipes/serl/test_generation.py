@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.serl.adapters.generation import GenerationFailed, chat_tokenizer, generate_texts
+from recipes.serl.generation import GenerationFailed, chat_tokenizer, generate_texts
 from recipes.serl.settings import InstructionSettings
 
 

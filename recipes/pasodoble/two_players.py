@@ -14,11 +14,11 @@ from verl.utils.debug import marked_timer
 from recipes.core import data_plane
 from recipes.core.data_plane import TRAIN, KVBatchMeta, session_of, uid_of
 from recipes.core.trainer import DuetTrainer
-from recipes.pasodoble.adapters.proposer_side import ProposerSide
-from recipes.pasodoble.adapters.side import Side
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import Messages
+from recipes.pasodoble.proposer import ProposerTrainer
+from recipes.pasodoble.roles import RoleTrainer
 from recipes.pasodoble.rounds import Proposal, ScoredRound, Verdicts, questions_to_ask, score_rounds
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
@@ -46,12 +46,12 @@ class Answers:
         return [] if uid is None else self.rewards.get(uid) or None
 
 
-class Play(Side, DuetTrainer):
+class TwoPlayerTrainer(RoleTrainer, DuetTrainer):
     """The Solver's trainer as far as it plays: rounds with the Proposer beside it, and the updates that follow them."""
 
     name = "solver"
     settings: GameSettings
-    proposer: ProposerSide
+    proposer: ProposerTrainer
     base: KnowledgeBase | None
     state: GameState
     _step_keys: list[str]
@@ -102,7 +102,7 @@ class Play(Side, DuetTrainer):
             self._learn(self, data_plane.select(answers.batch, lambda key: uid_of(key) in uids), timing_raw)
         return True
 
-    def _learn(self, side: Side, batch: KVBatchMeta, timing_raw: dict) -> None:
+    def _learn(self, side: RoleTrainer, batch: KVBatchMeta, timing_raw: dict) -> None:
         lengths = [tag["response_len"] for tag in batch.tags]
         limit = side.config.actor_rollout_ref.rollout.response_length
         with marked_timer(f"learn_{side.name}", timing_raw):

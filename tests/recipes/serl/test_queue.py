@@ -60,7 +60,7 @@ def put(queue, groups, **more):
 
 def trainer(variant, n=4, **faults):
     from recipes.core.reward_faults import RewardFaults
-    from recipes.serl.adapters.trainer import SerlTrainer
+    from recipes.serl.trainer import SerlTrainer
 
     made = SerlTrainer.__new__(SerlTrainer)
     made.settings = SerlSettings(variant=variant, seeds="unused")
@@ -112,7 +112,7 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
     from recipes.core.data_plane import is_padding, real_keys
-    from recipes.serl.adapters.padding import TOKEN_FIELDS, reset_padding
+    from recipes.serl.advantages import TOKEN_FIELDS, reset_padding
 
     fields = dict.fromkeys(
         ("old_log_probs", "ref_log_prob", "advantages", "returns", "token_level_rewards"), torch.ones
@@ -131,7 +131,7 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):
 
 
 def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(queue):
-    from recipes.serl.adapters.rloo_with_kl import replace_by_rloo
+    from recipes.serl.advantages import replace_by_rloo
     from recipes.serl.estimators import rloo_advantage
 
     torch.manual_seed(0)

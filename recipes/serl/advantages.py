@@ -1,4 +1,7 @@
-"""RLOO with a KL penalty in the reward: the baseline comes from the scores alone, the penalty joins afterwards."""
+"""What the trainer does to advantages in the queue: padding rows of their own length, and RLOO with a KL penalty.
+
+RLOO's baseline comes from the scores alone, the penalty joins afterwards.
+"""
 
 import torch
 
@@ -6,6 +9,32 @@ from recipes.core import data_plane
 from recipes.core.data_plane import KVBatchMeta
 from recipes.core.ragged import padded, unpadded
 from recipes.serl.estimators import rloo_advantage
+
+# What verl computes for each response token after sampling.
+TOKEN_FIELDS = (
+    "old_log_probs",
+    "log_probs",
+    "entropy",
+    "self_certainty",
+    "ref_log_prob",
+    "token_level_rewards",
+    "advantages",
+    "returns",
+)
+
+
+def reset_padding(batch: KVBatchMeta) -> None:
+    """Set the padding rows of `batch` to zeros of their own length.
+
+    verl makes them from a copy of a real row and resets what sampling wrote; log-probs and advantages would keep the
+    length of the row they came from.
+    """
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if data_plane.is_padding(tag)]
+    if not keys:
+        return
+    found = data_plane.read(batch, keys=keys)
+    zeros = [torch.zeros(len(response)) for response in found["responses"]]
+    data_plane.write(batch, {name: zeros for name in TOKEN_FIELDS if name in found}, keys=keys)
 
 
 def replace_by_rloo(batch: KVBatchMeta) -> KVBatchMeta:

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.pasodoble.adapters.replay_buffer import SideReplayBuffer
-from recipes.pasodoble.adapters.side import (
-    Side,
+from recipes.pasodoble.roles import (
+    RoleTrainer,
     object_column,
     offset_replica_class,
     require_matching_ranks,
 )
+from recipes.pasodoble.verl_plugin import RoleReplayBuffer
 
 
 class Replica:
@@ -42,7 +42,7 @@ def test_ranks_that_do_not_match_are_refused():
 
 
 def test_the_buffer_samples_own_prompts_in_training_and_all_in_validation():
-    buffer = SideReplayBuffer.__new__(SideReplayBuffer)
+    buffer = RoleReplayBuffer.__new__(RoleReplayBuffer)
     both = {"train": {"mine", "other"}, "val": {"v"}}
     buffer.finished_keys, buffer.failure_keys = both, {"train": set(), "val": set()}
     buffer.own_uids = {"mine", "later"}
@@ -51,7 +51,7 @@ def test_the_buffer_samples_own_prompts_in_training_and_all_in_validation():
     assert buffer._sampleable_terminal_keys("val", nothing) == {"v"}
 
 
-class Rollout(Side):
+class Rollout(RoleTrainer):
     """A side whose weight transfers are counted."""
 
     def __init__(self, name, free_cache_engine):

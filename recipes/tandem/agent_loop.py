@@ -12,6 +12,8 @@ from typing import Any
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+from verl.utils import tensordict_utils as tu
 
 from recipes.tandem.authorship import response_identity, verified
 from recipes.tandem.engine_settings import SECTION, tandem_config
@@ -89,3 +91,18 @@ class TandemAgentLoop(SingleTurnAgentLoop):
             output.response_logprobs = [0.0] * len(output.response_ids)
         output.reward_score = 0.0
         output.extra_fields["reward_extra_info"] = {FAULT: fault}
+
+
+class TandemAgentLoopManager(AgentLoopManagerTQ):
+    """Add to each validation prompt who writes its response; verl's loops cannot recognise validation otherwise.
+
+    Attributes:
+        validation_authors: `solo` or `joint`, set by the trainer before each validation pass.
+    """
+
+    validation_authors = SOLO
+
+    def generate_sequences(self, prompts) -> None:
+        if tu.get(prompts, "validate", default=False):
+            tu.assign_non_tensor_data(prompts, VALIDATION_AUTHORS, self.validation_authors)
+        super().generate_sequences(prompts)

@@ -15,7 +15,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 
-from recipes.pasodoble.adapters.side import OffsetServerManager, Side, SideWorker, require_matching_ranks
+from recipes.pasodoble.roles import OffsetServerManager, RoleTrainer, RoleWorker, require_matching_ranks
 
 POOL = "proposer_pool"
 WORKERS = str(Role.ActorRollout)
@@ -32,7 +32,7 @@ class SharedPoolManager(ResourcePoolManager):
         """Nothing to create."""
 
 
-class ProposerSide(Side, PPOTrainerSync):
+class ProposerTrainer(RoleTrainer, PPOTrainerSync):
     """Has no data, no reward loop and no ``fit``: the Solver's trainer calls it."""
 
     name = "proposer"
@@ -49,7 +49,7 @@ class ProposerSide(Side, PPOTrainerSync):
         pool = self.resource_pool_manager.get_resource_pool(Role.ActorRollout)
         offset = len(self._solver.llm_server_manager.get_replicas())
         workers = RayClassWithInitArgs(
-            cls=ray.remote(SideWorker),
+            cls=ray.remote(RoleWorker),
             config=self.config.actor_rollout_ref,
             role=WORKERS,
             replica_offset=offset,

@@ -12,25 +12,25 @@ from verl.utils.debug import marked_timer
 
 from recipes.core.data_plane import TRAIN, KVBatchMeta
 from recipes.launch.resume import cut_back
-from recipes.pasodoble.adapters.play import Play
-from recipes.pasodoble.adapters.proposer_side import ProposerSide
-from recipes.pasodoble.adapters.side import SideWorker, require_matching_ranks
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.prompts import require_chat_template
+from recipes.pasodoble.proposer import ProposerTrainer
+from recipes.pasodoble.roles import RoleWorker, require_matching_ranks
 from recipes.pasodoble.round_metrics import problems, round_metrics
 from recipes.pasodoble.rounds import OfflineIteration, ScoredRound, pass_rate, within_band
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
+from recipes.pasodoble.two_players import TwoPlayerTrainer
 
 
-class PasoDobleTrainer(Play):
+class PasoDobleTrainer(TwoPlayerTrainer):
     """What both variants share: set-up, the frame of a step, checkpoints, metrics."""
 
     def __init__(self, config):
         self.settings = GameSettings.from_config(config.pasodoble)
         super().__init__(config)
         _follow_platform(config.proposer, config)
-        self.proposer = ProposerSide(config.proposer, self)
+        self.proposer = ProposerTrainer(config.proposer, self)
         self.mini_batch_size = self.settings.solver_mini_batch_size
         self.proposer.mini_batch_size = self.settings.proposer_mini_batch_size
         if self.settings.layout == "colocate":
@@ -45,7 +45,7 @@ class PasoDobleTrainer(Play):
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
         for role in self.role_worker_mapping:
-            self.role_worker_mapping[role] = ray.remote(SideWorker)
+            self.role_worker_mapping[role] = ray.remote(RoleWorker)
 
     def complete_setup(self):
         # the Solver is complete and its servers asleep before the Proposer asks for memory on the same devices

@@ -1,7 +1,7 @@
 """SFT on the pipeline's own text form with verl's trainer: prompt and response as plain text, loss on the response
 and EOS.
 
-Use it through `data.custom_cls.path=pkg://recipes.step_ppo.adapters.sft_dataset` and
+Use it through `data.custom_cls.path=pkg://recipes.step_ppo.sft_dataset` and
 `data.custom_cls.name=ContinuationDataset`.
 """
 

@@ -1,13 +1,21 @@
-"""Sample continuations of prompts from the running rollout servers, with sampling settings of their own."""
+"""Batches for verl's agent loop, and texts sampled from the running rollout servers with settings of their own."""
 
 import asyncio
 import logging
+import uuid
 import zlib
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
+import torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import collate_fn
+
 from recipes.core.split_resources import rollout_devices
+from recipes.serl.pool import Instruction
 from recipes.serl.settings import InstructionSettings
 
 logger = logging.getLogger(__name__)
@@ -93,3 +101,27 @@ def chat_tokenizer(tokenizer: Any, template_kwargs: dict[str, Any] | None = None
         )
 
     return tokenize
+
+
+def instruction_row(instruction: Instruction, answer_template: str, index: int) -> dict[str, Any]:
+    """Build the dataset row of a prompt without gold answer, as verl's dataset would."""
+    return {
+        "raw_prompt": [{"role": "user", "content": answer_template.replace("{question}", instruction.text)}],
+        "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
+        "data_source": "serl/self_instruct",
+        "reward_model": {"style": "vote", "ground_truth": ""},
+        "extra_info": {"index": index},
+        "index": index,
+        "tools_kwargs": {},
+        "interaction_kwargs": {},
+    }
+
+
+def prompt_batch(rows: list[dict[str, Any]], global_steps: int) -> tuple[TensorDict, list[str]]:
+    """Collate rows into the batch that verl's agent loop takes; return it and the uid of each row."""
+    batch = collate_fn(rows)
+    uids = [str(uuid.uuid4()) for _ in rows]
+    batch["uid"] = np.array(uids, dtype=object)
+    batch = tu.get_tensordict(batch)
+    tu.assign_non_tensor_data(batch, "global_steps", global_steps)
+    return batch, uids

@@ -124,10 +124,10 @@ def make(queue, tokenizer, tmp_path):
     from recipes.core.requests import LocalRequests
     from recipes.core.reward_faults import RewardFaults
     from recipes.launch.composition import compose_config
-    from recipes.serl.adapters.trainer import SerlTrainer
     from recipes.serl.journal import Journal
     from recipes.serl.schedule import Schedule
     from recipes.serl.settings import SerlSettings
+    from recipes.serl.trainer import SerlTrainer
     from reward_fns.majority import CollapseAlarm
 
     seeds = tmp_path / "seeds.jsonl"
@@ -219,7 +219,7 @@ def test_all_answers_vote_and_half_of_them_train(make):
 
 
 def test_the_run_ends_when_the_alarm_stands_for_as_many_steps_as_asked(make):
-    from recipes.serl.adapters.run import RunCollapsed
+    from recipes.serl.run import RunCollapsed
 
     trainer = make(problems, lambda question, session: "\\boxed{7}", "serl.vote.alarm_stops_after=2")
     metrics = step(trainer)
@@ -265,7 +265,7 @@ def test_a_degenerate_generator_falls_back_to_seeds_in_bounded_calls(make, write
 
 
 def test_a_model_that_always_agrees_skips_steps_raises_the_alarm_and_ends_with_the_reason(make):
-    from recipes.serl.adapters.run import RunStalled
+    from recipes.serl.run import RunStalled
 
     trainer = make(problems, lambda question, session: "\\boxed{5}", "serl.limits.max_skipped_steps=2")
     for number in (1, 2):
@@ -278,7 +278,7 @@ def test_a_model_that_always_agrees_skips_steps_raises_the_alarm_and_ends_with_t
 
 @pytest.mark.parametrize("statistics", ["before", "after"])
 def test_a_model_that_never_answers_skips_steps_and_ends_with_the_reason(make, statistics):
-    from recipes.serl.adapters.run import RunStalled
+    from recipes.serl.run import RunStalled
 
     options = ["serl.limits.max_skipped_steps=2", f"serl.statistics={statistics}"]
     trainer = make(problems, lambda question, session: "I would rather not say anything.", *options)

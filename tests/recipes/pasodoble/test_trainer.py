@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from transfer_queue import KVBatchMeta
 
-from recipes.pasodoble.adapters.play import Answers, Round
-from recipes.pasodoble.adapters.trainer import OfflineTrainer, OnlineTrainer
 from recipes.pasodoble.rounds import Proposal
 from recipes.pasodoble.settings import GameSettings, OfflineSettings
 from recipes.pasodoble.state import GameState
+from recipes.pasodoble.trainer import OfflineTrainer, OnlineTrainer
+from recipes.pasodoble.two_players import Answers, Round
 
 
 class Recorded:

@@ -1,1 +1,0 @@
-"""PasoDoble inside verl: two policies in one trainer, their workers, servers and rollouts."""

@@ -1,1 +1,0 @@
-"""SPPO in verl: the advantage estimator and the policy loss."""

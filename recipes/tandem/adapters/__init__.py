@@ -1,1 +1,0 @@
-"""Tandem RL in verl: agent loop, rollout replica and its manager, trainer."""
