@@ -171,12 +171,11 @@ def start() -> None:
 
             install()
         if os.environ.get("VERL_DUETS_SYNC_TIMEOUT"):
-            from recipes.core import critic_adapter, critic_attention, sync_guard, weight_sync
+            from recipes.core import critic, sync_guard, weight_sync
 
             weight_sync.install()
             sync_guard.install()
-            critic_attention.install()
-            critic_adapter.install()
+            critic.install()
     except Exception:
         startup_errors.messages.append(traceback.format_exc())
 

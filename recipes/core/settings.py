@@ -23,6 +23,7 @@ from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Interval
+from omegaconf import DictConfig, OmegaConf
 from pydantic import AllowInfNan, TypeAdapter, ValidationError
 
 from recipes.errors import ConfigError
@@ -137,3 +138,36 @@ def _sentence(error: ValidationError, name: str) -> str:
         return f"{where} is not set"
     rule = found["msg"].removeprefix("Input should ")
     return f"{where} must {rule}, found {found['input']!r}" if rule != found["msg"] else f"{where}: {rule}"
+
+
+def require(config: DictConfig, key: str, *allowed: Any, why: str) -> None:
+    """Refuse a value that is not one of `allowed`.
+
+    Args:
+        key: dotted name; a key that is not there counts as null.
+        why: the reason, with which the sentence begins.
+
+    Raises:
+        ConfigError: with the reason, what to set and what was found.
+    """
+    found = OmegaConf.select(config, key)
+    if found not in allowed:
+        raise ConfigError(f"{why}: set {key}={' or '.join(map(_shown, allowed))}, found {_shown(found)}", key)
+
+
+def require_off(config: DictConfig, *keys: str, why: str) -> None:
+    """Refuse switches that are on: any value but false, null, 0 and an empty one.
+
+    Raises:
+        ConfigError: as :func:`require`.
+    """
+    for key in keys:
+        if found := OmegaConf.select(config, key):
+            off = "false" if found is True else "null"
+            raise ConfigError(f"{why}: set {key}={off}, found {_shown(found)}", key)
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)

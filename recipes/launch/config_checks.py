@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from recipes import plugin
 from recipes.core import startup_errors
-from recipes.core.guards import require, require_off
+from recipes.core.settings import require, require_off
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.plugin import Row
 

@@ -4,7 +4,7 @@ import sys
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from recipes.core.guards import require, require_off
+from recipes.core.settings import require, require_off
 from recipes.errors import ConfigError, MissingFileError
 from recipes.launch import preflight, worker_checks
 from recipes.launch.composition import flatten, verl_defaults

@@ -21,8 +21,7 @@ from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
 
 from recipes.core import data_plane
-from recipes.core.data_plane import TRAIN, KVBatchMeta
-from recipes.core.ragged import on_last_token
+from recipes.core.data_plane import TRAIN, KVBatchMeta, on_last_token
 
 
 class RoleWorker(ActorRolloutRefWorker):

@@ -6,8 +6,7 @@ RLOO's baseline comes from the scores alone, the penalty joins afterwards.
 import torch
 
 from recipes.core import data_plane
-from recipes.core.data_plane import KVBatchMeta
-from recipes.core.ragged import padded, unpadded
+from recipes.core.data_plane import KVBatchMeta, padded, unpadded
 from recipes.serl.estimators import rloo_advantage
 
 # What verl computes for each response token after sampling.

@@ -4,8 +4,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recipes.core.guards import require, require_off
 from recipes.core.rows import read_rows
+from recipes.core.settings import require, require_off
 from recipes.core.split_resources import check_resources
 from recipes.errors import ConfigError
 from recipes.serl.estimators import NAMES

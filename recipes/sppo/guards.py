@@ -8,8 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipes.core.guards import require, require_off
-from recipes.core.settings import read
+from recipes.core.settings import read, require, require_off
 from recipes.errors import ConfigError
 from recipes.sppo.settings import AGGREGATIONS, SECTION, SppoSettings
 

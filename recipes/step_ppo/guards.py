@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipes.core.guards import require, require_off
+from recipes.core.settings import require, require_off
 from recipes.errors import ConfigError
 from recipes.step_ppo.pure import ESTIMATORS
 from recipes.step_ppo.settings import StepPPOSettings

@@ -8,8 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipes.core.guards import require, require_off
-from recipes.core.settings import read
+from recipes.core.settings import read, require, require_off
 from recipes.errors import ConfigError, DataError
 from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local

@@ -18,7 +18,7 @@ def drop(module):
 
 
 def _sampled(tensor):
-    from recipes.core.weight_samples import sample
+    from recipes.core.sync_guard import sample
 
     return sample(tensor)
 

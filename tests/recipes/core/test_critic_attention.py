@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 
-from recipes.core import critic_attention
+from recipes.core import critic
 
 LOAD = """
 import json, sys
@@ -60,7 +60,7 @@ def load(folder, **environment):
 def test_off_the_cpu_platform_too_a_critic_loads_without_flash_attention(classifier):
     folder, values = classifier
     found = load(folder, VERL_DUETS_SYNC_TIMEOUT="60")
-    assert found["file"] == critic_attention.__file__ and not found["on_cpu"]
+    assert found["file"] == critic.__file__ and not found["on_cpu"]
     assert (found["class"], found["attention"]) == ("Qwen3ForTokenClassification", "sdpa")
     torch.testing.assert_close(torch.tensor(found["values"]), values)
 
@@ -74,6 +74,6 @@ def test_other_verl_jobs_keep_upstream_s_loader(classifier):
 def test_flash_attention_is_left_to_upstream(attention):
     module = types.SimpleNamespace(load_valuehead_model=lambda *arguments: arguments)
     for _ in range(2):
-        critic_attention.load_with_configured_attention(module)
+        critic.load_with_configured_attention(module)
     config = types.SimpleNamespace(_attn_implementation=attention)
     assert module.load_valuehead_model("path", torch.float32, config, False) == ("path", torch.float32, config, False)

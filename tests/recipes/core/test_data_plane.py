@@ -12,8 +12,7 @@ INFO = [{"reward_extra_info": {"score": number}} for number in range(4)]
 
 @pytest.fixture
 def batch(queue):
-    from recipes.core.data_plane import KVBatchMeta
-    from recipes.core.ragged import jagged
+    from recipes.core.data_plane import KVBatchMeta, jagged
 
     responses = [torch.arange(length) for length in LENGTHS]
     fields = {

@@ -68,9 +68,9 @@ def test_what_wraps_a_replacement_does_not_carry_the_replaced_callable_along():
 
 
 RAY_CLASSES = """
-import recipes.core.sync_guard, recipes.core.critic_adapter
+import recipes.core.sync_guard, recipes.core.critic
 recipes.core.sync_guard.install()
-recipes.core.critic_adapter.install()
+recipes.core.critic.install()
 import ray
 import verl.workers.engine_workers as workers
 from ray import cloudpickle

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.core.ragged import jagged, on_last_token, padded, unpadded
+from recipes.core.data_plane import jagged, on_last_token, padded, unpadded
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 

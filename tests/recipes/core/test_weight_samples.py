@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from recipes.core.weight_samples import (
+from recipes.core.sync_guard import (
     ENOUGH,
     PATIENCE,
     PER_TENSOR,

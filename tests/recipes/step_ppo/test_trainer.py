@@ -18,8 +18,7 @@ def info():
 @pytest.fixture
 def batch(queue):
     """Four rows, of which the last is verl's padding."""
-    from recipes.core.data_plane import KVBatchMeta
-    from recipes.core.ragged import jagged
+    from recipes.core.data_plane import KVBatchMeta, jagged
 
     generator = torch.Generator().manual_seed(0)
     draw = lambda: jagged([torch.randn(length, generator=generator) for length in LENGTHS])  # noqa: E731

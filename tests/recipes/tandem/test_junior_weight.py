@@ -36,7 +36,7 @@ def test_a_mask_that_is_not_the_verified_one_is_refused(emitted, senior_tokens):
 def step(queue, masks, weight, normaliser="senior"):
     """verl's advantages of four responses to a prompt and a padding row, by the trainer: what the update would read."""
     from recipes.core import data_plane
-    from recipes.core.ragged import jagged
+    from recipes.core.data_plane import jagged
     from recipes.tandem.trainer import TandemTrainer
 
     trainer = TandemTrainer.__new__(TandemTrainer)
