@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from recipes.launch.leftovers import remove_leftovers
-from recipes.launch.watchdog import STAGES
+from recipes.launch.monitor import STAGES
 
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 20.0

@@ -23,7 +23,7 @@ fi
 
 shopt -s nullglob
 WAITS=(tests/faults tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
-    tests/recipes/launch/test_{end_of_run,leftovers,resume,wandb_run,watchdog}*.py tests/examples/test_{install,quickstart_train}*.py)
+    tests/recipes/launch/test_{end_of_run,leftovers,resume,wandb_run,monitor}*.py tests/examples/test_{install,quickstart_train}*.py)
 # Real runs in toy worlds that take minutes to make.
 OTHER_WORLDS=(tests/end_to_end/test_{adapters,configurations,pasodoble,quickstart,serl,step_ppo,traces}*.py)
 shopt -u nullglob

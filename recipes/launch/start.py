@@ -194,10 +194,11 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
 
     from recipes.core import state
     from recipes.core.requests import RayRequests
-    from recipes.launch import leftovers, limits, preemption, resume, wandb_run
-    from recipes.launch.watchdog import Stall, Watchdog
+    from recipes.launch import leftovers, limits, resume, wandb_run
+    from recipes.launch.monitor import Monitor, Stall
+    from recipes.launch.signals import SAVED, Signals, limit_seconds
 
-    limit, stall = preemption.limit_seconds(), Stall()
+    limit, stall = limit_seconds(), Stall()
     for line in leftovers.remove_leftovers():
         print(f"removed {line}")
     if line := leftovers.unowned_line():
@@ -230,9 +231,9 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     OmegaConf.resolve(config)
     cluster.prepare_ray(config, device, address, more_devices)
     requests = RayRequests(run.name)
-    watchdog = Watchdog(recipe.name, run, stall, step=lambda: requests.get("step"))
-    watchdog.start()
-    signals = preemption.Preemption(recipe.name, requests, limit)
+    monitor = Monitor(recipe.name, run, stall, step=lambda: requests.get("step"))
+    monitor.start()
+    signals = Signals(recipe.name, requests, limit)
     signals.start()
     try:
         _train(config, signals, joined=address is not None)
@@ -247,13 +248,13 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         return 1
     finally:
         signals.stop()
-        watchdog.stop()
+        monitor.stop()
         if metrics is not None:
             resume.join_metrics(metrics)
         _shut_down(recipe.name, run)
     if stopped is not None:
         print(f"{recipe.name}: ended after step {stopped}, as asked; the same command goes on from there")
-        return preemption.SAVED
+        return SAVED
     return 0
 
 

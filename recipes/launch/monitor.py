@@ -172,7 +172,7 @@ def _name(title: str) -> str:
 
 
 @dataclass
-class Watchdog:
+class Monitor:
     """Watches one run until :meth:`stop`; ``problem`` is the sentence that ended it, if one did.
 
     Attributes:
@@ -193,7 +193,7 @@ class Watchdog:
     _first_seen: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
-        threading.Thread(target=self._watch, name="verl-duets-watchdog", daemon=True).start()
+        threading.Thread(target=self._watch, name="verl-duets-monitor", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -211,7 +211,7 @@ class Watchdog:
                     _say(f"{self.name}: {stage} ({now - began:.0f} s)")
                 self.problem = dead_actor() or self._dead_engine(processes) or self._stall_problem(processes, now)
             except Exception as error:  # whatever Ray raises when its head is busy: a lost look must not end the watch
-                _say(f"watchdog: a look failed, the next is in {self.poll:g} s: {error!r}")
+                _say(f"monitor: a look failed, the next is in {self.poll:g} s: {error!r}")
         if self._stopped.wait(self.grace):
             return
         _say(

@@ -1,4 +1,4 @@
-"""When the watchdog ends a run, what it says of one that stands still, and what it tells of a start-up."""
+"""When the monitor ends a run, what it says of one that stands still, and what it tells of a start-up."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from recipes.errors import ConfigError
-from recipes.launch import leftovers, watchdog
-from recipes.launch.watchdog import STAGES, Process, Stall, StartUp, Watchdog
+from recipes.launch import leftovers, monitor
+from recipes.launch.monitor import STAGES, Monitor, Process, Stall, StartUp
 
 SPAWN = "/env/bin/python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=70, pipe_handle=29)"
 TRACKER = "/env/bin/python -c from multiprocessing.resource_tracker import main;main(5)"
@@ -28,7 +28,7 @@ def run(*titles: str, cpu: float = 0.0, stopped: str = "") -> dict[int, Process]
 
 def test_titled_engines_are_found_wherever_they_stand_and_however_young():
     processes = {5: (1, "VLLM::EngineCore_DP0   "), 6: (5, "VLLM::Worker_TP1"), 7: (1, "python train.py")}
-    assert watchdog.engines(seen(processes, age=0.1)) == {5: "VLLM::EngineCore_DP0", 6: "VLLM::Worker_TP1"}
+    assert monitor.engines(seen(processes, age=0.1)) == {5: "VLLM::EngineCore_DP0", 6: "VLLM::Worker_TP1"}
 
 
 @pytest.mark.parametrize("core", [SPAWN, "VLLM::EngineCore"])
@@ -41,7 +41,7 @@ def test_engines_without_a_title_are_known_by_their_parents(core):
         7: (5, TRACKER),
         8: (6, SPAWN),
     }
-    assert watchdog.engines(seen(processes)) == {5: "VLLM::EngineCore", 6: "VLLM::Worker"}
+    assert monitor.engines(seen(processes)) == {5: "VLLM::EngineCore", 6: "VLLM::Worker"}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_engines_without_a_title_are_known_by_their_parents(core):
 )
 def test_helpers_that_an_engine_or_a_reward_worker_spawns_may_end(parent, age, found):
     processes = seen({3: (1, parent), 5: (1, "VLLM::EngineCore")}) | seen({6: (3, SPAWN), 7: (6, SPAWN)}, age)
-    assert watchdog.engines(processes) == found
+    assert monitor.engines(processes) == found
 
 
 @pytest.fixture
@@ -82,16 +82,16 @@ def titled():
 
 @pytest.fixture
 def ended(monkeypatch):
-    """Set when the watchdog ends this process, which stays."""
+    """Set when the monitor ends this process, which stays."""
     event = threading.Event()
-    monkeypatch.setattr(watchdog.os, "_exit", lambda code: event.set())
+    monkeypatch.setattr(monitor.os, "_exit", lambda code: event.set())
     return event
 
 
 @pytest.mark.parametrize("fault", ["dies", "is stopped"])
 def test_a_real_engine_that_dies_or_is_stopped_ends_the_run_and_all_its_processes(record, titled, ended, fault):
     engine, other = titled("VLLM::Worker"), titled("ray::WorkerDict.init_model")
-    dog = Watchdog("sppo", record, Stall(stopped=0.3), poll=0.05, grace=0.1)
+    dog = Monitor("sppo", record, Stall(stopped=0.3), poll=0.05, grace=0.1)
     dog.start()
     while not dog._engines:
         time.sleep(0.01)
@@ -109,8 +109,8 @@ def test_a_real_engine_that_dies_or_is_stopped_ends_the_run_and_all_its_processe
 
 @pytest.mark.parametrize("verl", ["ends by itself", "hangs"])
 def test_verl_may_end_by_itself_after_a_death(record, ended, monkeypatch, verl):
-    monkeypatch.setattr(watchdog, "dead_actor", lambda: "a worker died")
-    dog = Watchdog("sppo", record, poll=0.01, grace=0.5)
+    monkeypatch.setattr(monitor, "dead_actor", lambda: "a worker died")
+    dog = Monitor("sppo", record, poll=0.01, grace=0.5)
     dog.start()
     while not dog.problem:
         time.sleep(0.01)
@@ -128,8 +128,8 @@ def test_a_look_that_fails_does_not_end_the_watch(record, ended, monkeypatch, ca
             raise answer
         return answer
 
-    monkeypatch.setattr(watchdog, "dead_actor", dead_actor)
-    dog = Watchdog("sppo", record, poll=0.01, grace=0.01)
+    monkeypatch.setattr(monitor, "dead_actor", dead_actor)
+    dog = Monitor("sppo", record, poll=0.01, grace=0.01)
     dog.start()
     assert ended.wait(30) and dog.problem == "a worker died"
     assert "the head is busy" in capsys.readouterr().err
@@ -176,18 +176,18 @@ def test_a_stopped_process_is_named_after_its_time_and_forgiven_when_it_goes_on(
 
 @pytest.mark.parametrize(("value", "seconds"), [(None, float("inf")), ("3600", 3600.0), ("inf", float("inf"))])
 def test_without_a_limit_a_run_is_never_ended_for_taking_long(monkeypatch, value, seconds):
-    monkeypatch.delenv(watchdog.VARIABLE, raising=False)
+    monkeypatch.delenv(monitor.VARIABLE, raising=False)
     if value is not None:
-        monkeypatch.setenv(watchdog.VARIABLE, value)
-    assert watchdog.limit_seconds() == seconds
+        monkeypatch.setenv(monitor.VARIABLE, value)
+    assert monitor.limit_seconds() == seconds
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "never", "nan"])
 def test_a_limit_that_is_none_is_refused(monkeypatch, value):
-    monkeypatch.setenv(watchdog.VARIABLE, value)
+    monkeypatch.setenv(monitor.VARIABLE, value)
     with pytest.raises(ConfigError) as refused:
-        watchdog.limit_seconds()
-    assert refused.value.key == watchdog.VARIABLE
+        monitor.limit_seconds()
+    assert refused.value.key == monitor.VARIABLE
 
 
 START = ["python -m recipes.sppo.main log_prob", "/x/raylet --a", "ray::TaskRunnerV1.run", "ray::WorkerDict.init_model"]
@@ -218,7 +218,7 @@ def test_a_stage_that_lasts_is_told_again():
 
 def test_the_start_up_of_a_real_run_is_told(record, titled, capfd):
     titled("ray::WorkerDict.init_model")
-    dog = Watchdog("sppo", record, poll=0.05)
+    dog = Monitor("sppo", record, poll=0.05)
     dog.start()
     deadline, said = time.monotonic() + 20, ""
     while "\n" not in said and time.monotonic() < deadline:

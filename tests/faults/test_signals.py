@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.errors import ConfigError
-from recipes.launch import preemption
+from recipes.launch import signals as run_signals
 
 DRIVER = """
 import sys, time
-from recipes.launch.preemption import Preemption
+from recipes.launch.signals import Signals
 
 class Memory(dict):
     def put(self, name, value):
@@ -22,7 +22,7 @@ class Memory(dict):
         print(name, value, flush=True)
 
 requests = Memory({"step": "1"} if sys.argv[1] == "training" else {})
-signals = Preemption("sppo", requests, float(sys.argv[2]))
+signals = Signals("sppo", requests, float(sys.argv[2]))
 signals.start()
 print("ready", flush=True)
 try:
@@ -104,10 +104,10 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
 def test_a_limit_that_is_no_time_is_refused(monkeypatch, value):
-    monkeypatch.setenv(preemption.VARIABLE, value)
+    monkeypatch.setenv(run_signals.VARIABLE, value)
     with pytest.raises(ConfigError) as refused:
-        preemption.limit_seconds()
-    assert refused.value.key == preemption.VARIABLE
+        run_signals.limit_seconds()
+    assert refused.value.key == run_signals.VARIABLE
 
 
 class Memory(dict):

@@ -39,7 +39,7 @@ def limit_seconds() -> float:
 
 
 @dataclass
-class Preemption:
+class Signals:
     """The driver's side: handlers of the signals, and a thread that passes them on and keeps the time.
 
     Attributes:
@@ -66,7 +66,7 @@ class Preemption:
     def start(self) -> None:
         """Take the signals; a signal that this process ignores, as under ``nohup``, stays ignored."""
         self.listen()
-        threading.Thread(target=self._serve, name="verl-duets-preemption", daemon=True).start()
+        threading.Thread(target=self._serve, name="verl-duets-signals", daemon=True).start()
 
     def listen(self) -> None:
         """Take the signals again: ``ray.init`` sets a handler of its own for SIGTERM."""

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import ray
 from recipes.core.requests import RayRequests
 from recipes.launch import cluster
-from recipes.launch import preemption
+from recipes.launch import signals as run_signals
 
 requests = RayRequests("run-of-the-test")
-signals = preemption.Preemption("sppo", requests, 60.0)
+signals = run_signals.Signals("sppo", requests, 60.0)
 signals.start()
 
 @ray.remote(num_cpus=0)
@@ -49,7 +49,7 @@ try:
     print("stopped at", signals.stopped_at(), flush=True)
     requests.clear()
     assert signals.stopped_at() is None
-    sys.exit(preemption.SAVED)
+    sys.exit(run_signals.SAVED)
 except KeyboardInterrupt:
     sys.exit(signals.exit_code)
 finally:
