@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -54,30 +56,33 @@ class Benchmark:
         return sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
+@cache
+def _table() -> dict[str, Any]:
+    """`config/benchmarks.yaml`."""
+    text = files("recipes.evaluation").joinpath("config", "benchmarks.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
 def known_benchmarks() -> list[str]:
     """Names of the benchmarks that ship with the package."""
-    return sorted(
-        entry.name.removesuffix(".yaml")
-        for entry in files("recipes.evaluation").joinpath("config", "benchmark").iterdir()
-        if entry.name.endswith(".yaml")
-    )
+    return sorted(_table()["benchmarks"])
 
 
 def describe(name: str) -> dict[str, Any]:
-    """The yaml of a benchmark.
+    """What the table says of a benchmark, with its name and its prompt.
 
     Raises:
         ConfigError: no benchmark of this name.
     """
-    path = files("recipes.evaluation").joinpath("config", "benchmark", f"{name}.yaml")
-    if not path.is_file():
-        if name in GRADED_ELSEWHERE:
-            raise ConfigError(f"{name} is not graded here: {GRADED_ELSEWHERE[name]}", "benchmarks")
-        raise ConfigError(
-            f"no benchmark {name!r}; expected a jsonl, json or parquet file, or one of {', '.join(known_benchmarks())}",
-            "benchmarks",
-        )
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    table = _table()
+    if name in table["benchmarks"]:
+        return deepcopy({"name": name, "prompt": table["prompt"], **table["benchmarks"][name]})
+    if name in GRADED_ELSEWHERE:
+        raise ConfigError(f"{name} is not graded here: {GRADED_ELSEWHERE[name]}", "benchmarks")
+    raise ConfigError(
+        f"no benchmark {name!r}; expected a jsonl, json or parquet file, or one of {', '.join(known_benchmarks())}",
+        "benchmarks",
+    )
 
 
 def load(
