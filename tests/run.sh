@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install as examples/quickstart.sh does and run the tests; --long adds the slower ones. Other arguments go to one pytest.
 #
-# Three lanes run side by side: trainings and other real runs (runs), what needs a core (units), what mostly waits for
-# processes, limits and servers (waits). Each line comes as it is printed, behind the name of its lane, and stands in
+# Lanes run side by side: trainings and other real runs (runs), what needs a core (units, other_units), what mostly waits
+# for processes, limits and servers (waits). Each line comes as it is printed, behind the name of its lane, and stands in
 # outputs/tests_LANE.log. What failed beside the trainings runs once more alone, and counts as failed if it fails again;
 # outputs/failed_first.txt names it all the same. At the end comes a table of what every test file took.
 #
@@ -33,7 +33,8 @@ declare -A ARGUMENTS LANES CODES
 ARGUMENTS[runs]="-m e2e ${OTHER_WORLDS[*]/#/--ignore=}"
 ARGUMENTS[runs_of_other_worlds]="-m e2e ${OTHER_WORLDS[*]}"
 ARGUMENTS[waits]="${WAITS[*]}"
-ARGUMENTS[units]="${WAITS[*]/#/--ignore=}"
+ARGUMENTS[units]="tests/recipes ${WAITS[*]/#/--ignore=}"
+ARGUMENTS[other_units]="--ignore=tests/recipes ${WAITS[*]/#/--ignore=}"
 
 # Start a lane in the background, or, with more arguments, what is left of it; its process is in LANES.
 lane() {
@@ -75,13 +76,14 @@ worlds pasodoble step_ppo serl &
 LANES[worlds]=$!
 lane runs
 lane units
+lane other_units
 finish runs
 finish worlds
 lane runs_of_other_worlds
-for name in waits units runs_of_other_worlds; do
+for name in waits units other_units runs_of_other_worlds; do
     finish "$name"
 done
-for name in units waits; do
+for name in units other_units waits; do
     if ((CODES[$name] == 1)); then
         _duets_stage "What failed in $name beside the trainings, once more alone"
         lane "$name" --last-failed --last-failed-no-failures none
