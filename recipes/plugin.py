@@ -11,6 +11,7 @@ itself, and its patches load only where a launch asked for them through the envi
 
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
@@ -125,8 +126,15 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def _being_imported(target: str) -> bool:
+    """Whether the module of a target is under way: it is then what has made verl import the registry."""
+    module, _, attribute = target.partition(":")
+    return module in sys.modules and not hasattr(sys.modules[module], attribute)
+
+
 def _apply(row: Row, registry: object) -> None:
-    if row in _applied:
+    # A row that cannot be applied yet is so by the next `activate`.
+    if row in _applied or _being_imported(row.target):
         return
     try:
         KINDS[row.kind].register(registry, row)

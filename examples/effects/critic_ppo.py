@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import LlamaModel
 from updates import clipped_surrogate
 
-from recipes.step_ppo.gae import gae
+from recipes.step_ppo.advantage import gae
 from recipes.step_ppo.pure import Rollout, pure_token
 
 MINI_BATCHES, GROUP = 2, 4

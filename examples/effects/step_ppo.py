@@ -18,7 +18,7 @@ from policy import Responses, make_model, sample, warm_up
 from step_ppo_tables import Arms, arms_table, halved, mean, mean_accuracy, of_seeds, plain
 from torch import Tensor, nn
 
-from recipes.step_ppo.step_rewards import StepRewardConfig, malformed_rewards, token_rewards
+from recipes.step_ppo.rewards import StepRewardConfig, malformed_rewards, token_rewards
 
 LOG = record.RESULTS / "step_ppo.jsonl"
 SEEDS, DEVELOPMENT_SEED, RATES = (1, 2, 3, 4, 5), 0, (1e-4, 3e-4, 1e-3)

@@ -131,6 +131,7 @@ def _row_problem(row: Row) -> str | None:
             return reason
         with vllm_known_by_either_name():
             registry = importlib.import_module(KINDS[row.kind].module)
+            plugin.activate([row])
             if row in plugin.errors:
                 return _last_line(plugin.errors[row])
             found = FIND[row.kind](registry, row.name)

@@ -6,8 +6,8 @@ __all__, __getattr__ = exports(
     __name__,
     {
         "steps": ["segment", "segment_response"],
-        "step_rewards": ["step_rewards", "token_rewards"],
-        "gae": ["gae"],
+        "rewards": ["step_rewards", "token_rewards"],
+        "advantage": ["gae"],
         "pairs": ["outcome_pairs", "process_pairs"],
         "pure": ["pure_token", "pure_rloo"],
         "labels": ["state_value", "trajectory_value"],

@@ -7,9 +7,9 @@ from verl import DataProto
 
 from recipes.core.reward_manager import ScoreSkipFailRewardManager
 from recipes.step_ppo.prm_client import token_probabilities
+from recipes.step_ppo.rewards import malformed_rewards, reward_places, token_rewards
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import malformed_rewards, reward_places, token_rewards
 from recipes.step_ppo.verifiable import keeps_answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError

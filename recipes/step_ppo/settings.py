@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from recipes.core.settings import Count, NonNegative, Positive, Share, read
 from recipes.errors import ConfigError
-from recipes.step_ppo.step_rewards import StepRewardConfig
+from recipes.step_ppo.rewards import StepRewardConfig
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from omegaconf import open_dict
 from recipes.core import data_plane
 from recipes.core.data_plane import KVBatchMeta, padded, unpadded
 from recipes.core.trainer import DuetTrainer
-from recipes.step_ppo.gae import gae
+from recipes.step_ppo.advantage import gae
 from recipes.step_ppo.pure import ESTIMATORS, Rollout, pure_rloo, pure_token
 from recipes.step_ppo.settings import StepPPOSettings
 

@@ -128,6 +128,11 @@ def test_activating_twice_is_harmless():
     assert plugin.errors == before
 
 
+def test_a_trainer_that_is_imported_before_verl_is_registered_all_the_same(tmp_path):
+    code = LOOK.replace("import json, verl\n", "import json, recipes.core.trainer, verl\n", 1)
+    assert run_python(code, tmp_path)["lost"] == []
+
+
 def test_a_foreign_object_under_our_name_is_told(monkeypatch):
     import verl.trainer.ppo.core_algos as core_algos
 

@@ -18,6 +18,8 @@ def critic():
 def engine_of(model_config):
     from verl.workers.engine.fsdp import transformer_impl
 
+    from recipes.core import critic as critics
+
     class Engine:
         _build_lora_module = getattr(
             transformer_impl.FSDPEngine._build_lora_module,
@@ -27,7 +29,7 @@ def engine_of(model_config):
 
     engine = Engine()
     engine.model_config = model_config
-    return engine, critic, SimpleNamespace(FSDPEngine=Engine)
+    return engine, critics, SimpleNamespace(FSDPEngine=Engine)
 
 
 def test_verl_builds_adapters_for_a_critic_and_they_train():
@@ -39,10 +41,10 @@ def test_verl_builds_adapters_for_a_critic_and_they_train():
         target_parameters=None,
         exclude_modules=None,
     )
-    engine, critic, module = engine_of(settings)
+    engine, critics, module = engine_of(settings)
     with pytest.raises(AttributeError, match="prepare_inputs_for_generation"):
         engine._build_lora_module(critic())
-    critic.give_critics_adapters(module)
+    critics.give_critics_adapters(module)
     model = engine._build_lora_module(critic())
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     assert trained and all("lora_" in name for name in trained)

@@ -33,6 +33,7 @@ def test_the_prefix_separates_the_two_sets_of_overrides():
 
 def test_the_response_limit_is_that_of_training_unless_set():
     block = during_training.read_block(["every=5", "benchmarks=[gsm8k]"], 32)
+    assert block.pop("_target_") == "recipes.evaluation.trained_policy.PolicyEvaluation"
     assert block == {"every": 5, "arguments": ["benchmarks=[gsm8k]", "sampling.max_tokens=32"]}
     block = during_training.read_block(["every=5", "benchmarks=[gsm8k]", "sampling.max_tokens=7"], 32)
     assert block["arguments"] == ["benchmarks=[gsm8k]", "sampling.max_tokens=7"]

@@ -70,7 +70,7 @@ def titled():
         child = subprocess.Popen(["bash", "-c", code], stdout=subprocess.PIPE, env=os.environ.copy())
         started.append(child)
         child.stdout.readline()
-        while psutil.Process(child.pid).cmdline()[0] != title:
+        while psutil.Process(child.pid).cmdline()[:1] != [title]:
             time.sleep(0.01)
         return child
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.step_ppo.gae import gae
+from recipes.step_ppo.advantage import gae
 
 
 def by_hand(rewards, values, mask, gamma, lam):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from recipes.step_ppo import pure
 from recipes.step_ppo.pure import Rollout, pure_rloo, pure_token
-from recipes.step_ppo.step_rewards import softmin
+from recipes.step_ppo.rewards import softmin
 from recipes.step_ppo.verifiable import keeps_answer
 
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.errors import ConfigError
-from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.step_rewards import (
+from recipes.step_ppo.rewards import (
     StepRewardConfig,
     malformed_rewards,
     reward_places,
@@ -14,6 +13,7 @@ from recipes.step_ppo.step_rewards import (
     step_rewards,
     token_rewards,
 )
+from recipes.step_ppo.settings import StepPPOSettings
 
 #         t0   t1   t2   t3   t4   eos
 VALUES = [0.0, 0.6, 0.0, 0.9, 0.5, 0.3]

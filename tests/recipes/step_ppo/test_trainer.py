@@ -54,7 +54,7 @@ def test_infos_are_those_of_the_rollouts_without_padding(trainer, batch):
 
 def test_advantages_are_raw_gae_of_each_row(trainer, batch):
     from recipes.core import data_plane
-    from recipes.step_ppo.gae import gae
+    from recipes.step_ppo.advantage import gae
 
     trainer._overwrite_advantages(batch)
     rows = data_plane.read(batch, "token_level_rewards", "values", "advantages", "returns")
