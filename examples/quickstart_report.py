@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from recipes.evaluation import learning_curves, report
-from recipes.evaluation.intervals import wilson
 from recipes.evaluation.learning_curves import LogError
+from recipes.evaluation.stats import wilson
 
 HELD_OUT = 500
 REWARD = "critic/score/mean"

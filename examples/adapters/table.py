@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.evaluation.intervals import wilson
 from recipes.evaluation.learning_curves import Curves, LogError, read_curves
+from recipes.evaluation.stats import wilson
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results")

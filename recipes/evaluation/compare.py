@@ -21,11 +21,18 @@ from typing import Any
 from recipes.core import files
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.grading import Grade
-from recipes.evaluation.intervals import Interval
-from recipes.evaluation.macro import macro_mean, macro_scores, read_macros
 from recipes.evaluation.metrics import MetricOptions, per_problem
-from recipes.evaluation.paired import Comparison, compare, holm, sign_flip_p_value
 from recipes.evaluation.sample_store import read_graded
+from recipes.evaluation.stats import (
+    Comparison,
+    Interval,
+    compare,
+    holm,
+    macro_mean,
+    macro_scores,
+    read_macros,
+    sign_flip_p_value,
+)
 
 Scores = dict[str, dict[str, float]]
 

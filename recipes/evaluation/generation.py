@@ -14,14 +14,12 @@ from recipes.evaluation import handoff
 from recipes.evaluation.benchmark import Benchmark
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
+from recipes.evaluation.engines import ShardedEngine, TandemEngine, VllmEngine, memory_part
 from recipes.evaluation.problem import Problem
 from recipes.evaluation.prompts import encode, messages
 from recipes.evaluation.sample_store import SampledResponse, SampleStore
 from recipes.evaluation.sampling import OnDone, problem_seed, resolve
 from recipes.evaluation.settings import ModelSpec, Settings
-from recipes.evaluation.sharded_engine import ShardedEngine
-from recipes.evaluation.tandem_engine import TandemEngine
-from recipes.evaluation.vllm_engine import VllmEngine, memory_part
 
 WORD_KEYS = ("prob_own", "max_gap_tokens")
 

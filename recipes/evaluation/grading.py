@@ -1,14 +1,18 @@
 """Grade the responses to a benchmark with `reward_fns`, and group equal answers for the majority vote."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.evaluation.denominators import UNPARSABLE
 from recipes.evaluation.mmlu_pro import LETTERS, guess_is_right
+from recipes.evaluation.problem import Problem
 from recipes.evaluation.sample_store import SampledResponse
+from recipes.evaluation.stats import UNPARSABLE
 from reward_fns import math, multiple_choice
+from reward_fns.check_dataset import check
 from reward_fns.majority import majority_vote
+from reward_fns.pool import Pool
 from reward_fns.result import Score
 
 Kind = Literal["math", "multiple_choice"]
@@ -122,3 +126,72 @@ def right_classes(grades: Iterable[Grade]) -> set[str]:
         if found.answer_class is not None:
             first.setdefault(found.answer_class, found.right)
     return {name for name, right in first.items() if right}
+
+
+DEFAULT_LETTERS = "ABCDEFGHIJ"
+
+
+def faulty_golds(
+    kind: str, problems: Sequence[Problem], grading: Mapping[str, Any], workers: int = 2
+) -> dict[str, str]:
+    """The problems whose gold answer cannot serve, with the reason, by problem id; unlabelled ones are left out.
+
+    Args:
+        kind: "math" or "multiple_choice".
+        grading: the benchmark's grading options; `letters` limits the options of a multiple choice.
+    """
+    labelled = [problem for problem in problems if problem.gold is not None]
+    if kind == "multiple_choice":
+        letters = grading.get("letters", DEFAULT_LETTERS)
+        found = {problem.id: _choice_fault(problem, letters) for problem in labelled}
+        return {problem: fault for problem, fault in found.items() if fault}
+    # Many problems have the same answer, which needs one check.
+    distinct = {repr(problem.gold): problem.gold for problem in labelled}
+    with Pool(workers) as pool:
+        offenders = check(list(distinct.values()), pool)
+    names = list(distinct)
+    faults = {names[offender.row]: offender.problem for offender in offenders}
+    return {problem.id: faults[repr(problem.gold)] for problem in labelled if repr(problem.gold) in faults}
+
+
+def _choice_fault(problem: Problem, letters: str) -> str:
+    letter = multiple_choice.gold_letter(problem.gold, letters)
+    if not letter:
+        return f"gold {problem.gold!r} is no option"
+    if problem.options and letters.index(letter) >= len(problem.options):
+        return f"gold {letter} of {len(problem.options)} options"
+    result = multiple_choice.score(f"The answer is ({letter}).", problem.gold, letters=letters)
+    return "" if isinstance(result, Score) and result.value == 1.0 else f"scores against itself: {result.reason}"
+
+
+GradeProblems = Callable[[Mapping[str, Sequence[SampledResponse]]], dict[str, list[Grade]]]
+
+
+class RunningGrader:
+    """Grades the problems of one benchmark one by one; close it at the end."""
+
+    def __init__(self, grade_problems: GradeProblems):
+        """`grade_problems` grades responses by problem; the problems must not depend on each other."""
+        self._grade_problems = grade_problems
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
+        self._running: dict[str, Future] = {}
+
+    def add(self, problem: str, samples: Sequence[SampledResponse]) -> None:
+        """Queue the responses to a problem."""
+        self._running[problem] = self._thread.submit(self._grade_problems, {problem: samples})
+
+    def grades(self, samples: Mapping[str, Sequence[SampledResponse]]) -> dict[str, list[Grade]]:
+        """The grades of all problems, in the order of `samples`; those never queued are graded now, together.
+
+        Raises:
+            Whatever `grade_problems` raises.
+        """
+        rest = {problem: found for problem, found in samples.items() if problem not in self._running}
+        graded = self._grade_problems(rest) if rest else {}
+        for problem in samples.keys() & self._running.keys():
+            graded |= self._running[problem].result()
+        return {problem: graded[problem] for problem in samples}
+
+    def close(self) -> None:
+        """Drop what is queued and let the thread end."""
+        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from statistics import fmean
 
-from recipes.evaluation.intervals import wilson
+from recipes.evaluation.stats import wilson
 
 # Metric -> step -> value.
 Curves = dict[str, dict[int, float]]

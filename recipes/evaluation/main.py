@@ -20,15 +20,13 @@ from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchErr
 from recipes.evaluation import handoff, partner_readings, presentation
 from recipes.evaluation.benchmark import Benchmark, load
 from recipes.evaluation.generation import Generator
-from recipes.evaluation.grading import Grade, grade
-from recipes.evaluation.macro import macro_results
+from recipes.evaluation.grading import Grade, RunningGrader, grade
 from recipes.evaluation.metrics import per_problem, summarise
-from recipes.evaluation.paired import compare
 from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.run_card import run_card
-from recipes.evaluation.running_grader import RunningGrader
 from recipes.evaluation.sample_store import SampledResponse, read_samples
 from recipes.evaluation.settings import Settings, read_settings
+from recipes.evaluation.stats import compare, macro_results
 from reward_fns.errors import RewardError
 
 Scores = dict[str, dict[str, float]]

@@ -6,12 +6,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Literal
 
-from recipes.evaluation.denominators import Rule, counts, denominator
 from recipes.evaluation.grading import Grade, right_classes
-from recipes.evaluation.intervals import bootstrap_mean
 from recipes.evaluation.maj_at_k import Abstention, maj_at_k, majority_of_first
-from recipes.evaluation.pass_at_k import pass_at_k
 from recipes.evaluation.sample_store import SampledResponse
+from recipes.evaluation.stats import Rule, bootstrap_mean, counts, denominator, pass_at_k
 
 
 @dataclass(frozen=True)

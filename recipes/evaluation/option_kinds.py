@@ -11,8 +11,8 @@ from annotated_types import Gt, Interval, Len, Lt
 
 from recipes.core.settings import Count, NonNegative, Positive, PositiveShare, check_value
 from recipes.errors import ConfigError
-from recipes.evaluation.denominators import Rule
 from recipes.evaluation.maj_at_k import Abstention
+from recipes.evaluation.stats import Rule
 from reward_fns import math, multiple_choice
 from reward_fns.extract import AnswerScope
 

@@ -29,7 +29,7 @@ from recipes.evaluation.benchmark import (
     read_shots,
     source_rows,
 )
-from recipes.evaluation.gold_check import faulty_golds
+from recipes.evaluation.grading import faulty_golds
 from recipes.evaluation.sources import has_public_source
 
 DEFAULT_FOLDER = Path("outputs/benchmarks")

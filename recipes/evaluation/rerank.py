@@ -15,9 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from recipes.evaluation.intervals import bootstrap_mean
-from recipes.evaluation.pass_at_k import pass_at_k
 from recipes.evaluation.process_reward import Aggregation, best_of_n, calibration, response_score, step_accuracy
+from recipes.evaluation.stats import bootstrap_mean, pass_at_k
 
 
 def rerank(

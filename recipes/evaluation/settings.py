@@ -16,11 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from recipes.core.settings import Count, CountOrZero, Positive, Share, check_value, read
 from recipes.errors import ConfigError
-from recipes.evaluation.macro import Macro, read_macros
 from recipes.evaluation.metrics import MetricOptions
 from recipes.evaluation.option_kinds import check_options
 from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
 from recipes.evaluation.sampling import resolve
+from recipes.evaluation.stats import Macro, read_macros
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.evaluation.pass_at_k import pass_at_k
+from recipes.evaluation.stats import pass_at_k
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from recipes.core import files
-from recipes.evaluation.intervals import Interval, bootstrap_mean
 from recipes.evaluation.learning_curves import read_curves
+from recipes.evaluation.stats import Interval, bootstrap_mean
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import PairRecord, Scores, Trajectories, Value, expand, read

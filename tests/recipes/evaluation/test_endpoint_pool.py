@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation.endpoint_engine import EndpointEngine
-from recipes.evaluation.endpoint_pool import FAILURES, Member, spread
+from recipes.evaluation.endpoint_engine import FAILURES, EndpointEngine, Member, spread
 from reward_fns.completions import Answer, Completion
 from reward_fns.errors import EndpointError
 

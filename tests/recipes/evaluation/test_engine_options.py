@@ -2,9 +2,9 @@
 
 import pytest
 
+from recipes.evaluation.engines import DEFAULT_MEMORY_SHARE
 from recipes.evaluation.generation import Generator
 from recipes.evaluation.settings import ModelSpec, read_settings
-from recipes.evaluation.vllm_engine import DEFAULT_MEMORY_SHARE
 
 
 def generator(*overrides, model="a/b"):

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from recipes.evaluation.macro import macro_mean, macro_results, read_macros
 from recipes.evaluation.main import main
 from recipes.evaluation.settings import read_settings
+from recipes.evaluation.stats import macro_mean, macro_results, read_macros
 
 MACRO = read_macros({"m": ["a", ["b", "c"]]})
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.evaluation.intervals import bootstrap_mean, wilson
-from recipes.evaluation.paired import compare, holm, sign_flip_p_value
+from recipes.evaluation.stats import bootstrap_mean, compare, holm, sign_flip_p_value, wilson
 
 
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 6, 16]))

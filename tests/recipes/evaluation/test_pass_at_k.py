@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.evaluation.pass_at_k import pass_at_k
+from recipes.evaluation.stats import pass_at_k
 
 
 @st.composite

@@ -10,7 +10,7 @@ from source_rows import rows
 
 from recipes.errors import DataError
 from recipes.evaluation import benchmark, benchmark_rows, prepare, prompts, sources
-from recipes.evaluation.gold_check import faulty_golds
+from recipes.evaluation.grading import faulty_golds
 from recipes.evaluation.main import main as evaluate_main
 from recipes.evaluation.problem import Problem
 from recipes.evaluation.prompts import PromptOptions

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipes.core import files
-from recipes.evaluation import handoff, legibility, mmlu_pro, process_reward, rerank
-from recipes.evaluation.denominators import denominator
+from recipes.evaluation import handoff, mmlu_pro, partner_readings, process_reward, rerank
 from recipes.evaluation.handoff import Part
+from recipes.evaluation.stats import denominator
 
 GRADED = [
     ("score", ""),
@@ -189,11 +189,11 @@ def test_handoff_ratios_of_every_shared_k():
 
 
 def test_cross_entropy_is_over_tokens_not_over_responses():
-    mean, tokens = legibility.mean_cross_entropy([[-1.0, -3.0], [], [-0.5]])
+    mean, tokens = partner_readings.mean_cross_entropy([[-1.0, -3.0], [], [-0.5]])
     assert (mean, tokens) == (pytest.approx(1.5), 3)
     for faulty in ([[0.5]], [[float("-inf")]], [[]], []):
         with pytest.raises(ValueError, match="found"):
-            legibility.mean_cross_entropy(faulty)
+            partner_readings.mean_cross_entropy(faulty)
 
 
 def test_response_log_probs_skip_the_prompt_and_need_every_token():
@@ -201,9 +201,9 @@ def test_response_log_probs_skip_the_prompt_and_need_every_token():
         logprob = -0.25
 
     positions = [None, {11: -9.0}, {12: -1.0, 99: -0.1}, {13: Entry()}]
-    assert legibility.response_log_probs(positions, [10, 11, 12, 13], 2) == [-1.0, -0.25]
+    assert partner_readings.response_log_probs(positions, [10, 11, 12, 13], 2) == [-1.0, -0.25]
     with pytest.raises(ValueError, match="position 2 has no log-probability"):
-        legibility.response_log_probs([None, {11: -9.0}, {99: -0.1}], [10, 11, 12], 2)
+        partner_readings.response_log_probs([None, {11: -9.0}, {99: -0.1}], [10, 11, 12], 2)
 
 
 @st.composite

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from recipes.evaluation.grading import grade
-from recipes.evaluation.running_grader import RunningGrader
+from recipes.evaluation.grading import RunningGrader, grade
 from recipes.evaluation.sample_store import SampledResponse
 
 GOLDS = {"a": "2", "b": "x^2", "c": "7"}

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from recipes.core.sampling import Request
 from recipes.errors import ConfigError, EnvironmentProblem
+from recipes.evaluation.engines import core_ranges, shards
 from recipes.evaluation.settings import read_settings
-from recipes.evaluation.sharded_engine import core_ranges, shards
 
 
 @given(st.integers(0, 50), st.integers(1, 8))

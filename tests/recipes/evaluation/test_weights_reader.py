@@ -3,7 +3,7 @@
 import pytest
 
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation.weights_reader import WeightsReader
+from recipes.evaluation.checkpoint import WeightsReader
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
