@@ -18,9 +18,9 @@ from torch import Tensor
 from updates import clipped_surrogate, update
 
 from recipes.serl.collection import Group
-from recipes.serl.difficulty import judge_difficulty
 from recipes.serl.estimators import reinforce_pp_advantage
 from recipes.serl.pool import Instruction
+from recipes.serl.voting import judge_difficulty
 from reward_fns.majority import Vote, majority_vote
 
 LOG = RESULTS / "serl.jsonl"

@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import adapter_checks, cluster, config_checks, memory, value_checks, worker_checks
+from recipes.launch import checks, cluster, memory, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -114,7 +114,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     flags = [item for item in overrides if item.startswith("-")]
     if flags:
         raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
-    config_checks.check_training_engine(overrides)
+    checks.check_training_engine(overrides)
     address = cluster.cluster_address(overrides)
     device = cluster.choose_device(overrides, address)
     cluster.set_environment(device)
@@ -128,13 +128,13 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     config = compose_config(recipe.config_module, recipe.config_name, layered)
     defaults = verl_defaults()
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
-    value_checks.check_kinds(config, defaults)
+    checks.check_kinds(config, defaults)
     cluster.fit_cpu(config, device)
     _check_method(recipe, config)
-    config_checks.check_platform(config, device)
-    config_checks.fall_back_to_sdpa(config, device)
-    adapter_checks.check_adapters(config)
-    config_checks.check_loggers(config.trainer.logger)
+    checks.check_platform(config, device)
+    checks.fall_back_to_sdpa(config, device)
+    checks.check_adapters(config)
+    checks.check_loggers(config.trainer.logger)
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
         _describe(config, defaults, device)
@@ -145,14 +145,14 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     if metrics := _metrics_file(config):
         preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")
     worker_checks.check_workers(config, recipe.mini_batches(config))
-    config_checks.check_users_code(config)
-    config_checks.check_verl(config, recipe.name)
-    config_checks.check_group_stage(config)
-    config_checks.check_engine(device)
-    config_checks.check_trl()
+    checks.check_users_code(config)
+    checks.check_verl(config, recipe.name)
+    checks.check_group_stage(config)
+    checks.check_engine(device)
+    checks.check_trl()
     if evaluated:
         during_training.add(config, evaluated)
-    config_checks.check_registered(recipe.rows)
+    checks.check_registered(recipe.rows)
     return config, device, address
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from recipes.core import compat
 from recipes.errors import ConfigError, DataError, LaunchError
-from recipes.launch import cluster, config_checks, preflight, worker_checks
+from recipes.launch import checks, cluster, preflight, worker_checks
 
 REFUSED = 2
 PROCESS_GROUP_TIMEOUT = timedelta(hours=10)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cluster.set_environment(device)
         config = compose(overrides, device)
         check(config)
-        config_checks.fall_back_to_sdpa(config, device, ("model",))
+        checks.fall_back_to_sdpa(config, device, ("model",))
         worker_checks.check_ulysses("engine", config.engine, config.model)
         compat.require(compat.SUPERVISED_START)
     except LaunchError as error:
@@ -79,7 +79,7 @@ def check(config) -> None:
     """
     preflight.check_model(config.model.path, "model.path")
     preflight.check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")
-    config_checks.check_loggers(config.trainer.logger)
+    checks.check_loggers(config.trainer.logger)
     records = _count_records(config.data, "train_files")
     _count_records(config.data, "val_files")
     if records is None:

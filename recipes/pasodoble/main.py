@@ -7,9 +7,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from recipes.core.settings import require, require_off
 from recipes.errors import ConfigError, MissingFileError
 from recipes.launch import preflight, worker_checks
+from recipes.launch.checks import check_like
 from recipes.launch.composition import flatten, verl_defaults
 from recipes.launch.start import Recipe, main
-from recipes.launch.value_checks import check_like
 from recipes.pasodoble.knowledge import check_knowledge
 from recipes.pasodoble.prompts import require_chat_template
 from recipes.pasodoble.settings import GameSettings

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from recipes.core.settings import Count, CountOrZero, Finite, NonNegative, PositiveShare, read
 from recipes.errors import ConfigError
-from recipes.serl.difficulty import check_bounds
+from recipes.serl.voting import check_bounds
 
 
 @dataclass(frozen=True)

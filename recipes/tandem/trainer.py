@@ -18,11 +18,10 @@ from recipes.core.settings import read
 from recipes.core.trainer import DuetTrainer
 from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
-from recipes.tandem.best_checkpoint import keep_best
 from recipes.tandem.drafting import drafting_metrics
 from recipes.tandem.engine_settings import SECTION, junior_weight, tandem_config
 from recipes.tandem.junior_weight import token_weights
-from recipes.tandem.selection import macro_pass_at_k, problems
+from recipes.tandem.selection import keep_best, macro_pass_at_k, problems
 from recipes.tandem.settings import BLOCK, TandemSettings
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES

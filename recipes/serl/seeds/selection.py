@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from recipes.serl.difficulty import check_bounds, judge_difficulty
+from recipes.serl.voting import check_bounds, judge_difficulty
 
 
 def filter_by_agreement(rows: Sequence[dict], agreement: dict[int, float], *, low: float, high: float) -> list[dict]:

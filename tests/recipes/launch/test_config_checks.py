@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
-from recipes.launch import config_checks
+from recipes.launch import checks
 
 FUNCTION = "def compute_score(**arguments):\n    return 1.0\n"
 
@@ -25,7 +25,7 @@ def reward_config(path, **faults):
 def test_a_reward_file_that_raises_as_it_is_imported_is_one_sentence(tmp_path):
     (tmp_path / "reward.py").write_text("import no_such_module")
     with pytest.raises(ConfigError, match="no_such_module") as refused:
-        config_checks.check_users_code(reward_config(tmp_path / "reward.py"))
+        checks.check_users_code(reward_config(tmp_path / "reward.py"))
     assert refused.value.key == "reward.custom_reward_function.name"
 
 
@@ -43,13 +43,13 @@ def test_a_reward_function_is_loaded_once_under_its_limits_before_ray_starts(
     """The driver has no such limits: it could load the function, and no worker of the run could."""
     start = f"import mmap, os, time\nif os.environ.get('WORKER'):\n    {line}\n"
     (tmp_path / "reward.py").write_text(start + FUNCTION)
-    config_checks.check_group_stage(reward_config(tmp_path / "reward.py", **faults))
+    checks.check_group_stage(reward_config(tmp_path / "reward.py", **faults))
     monkeypatch.setenv("WORKER", "1")
     monkeypatch.setattr("verl.utils.import_utils.load_extern_object", lambda path, name: len)
     with pytest.raises(ConfigError, match=f"cannot load it .*{reason}"):
-        config_checks.check_group_stage(reward_config(tmp_path / "reward.py", **faults))
+        checks.check_group_stage(reward_config(tmp_path / "reward.py", **faults))
 
 
 def test_what_the_default_limits_leave_holds_the_libraries_of_cuda(tmp_path):
     (tmp_path / "reward.py").write_text(f"import mmap\nheld = mmap.mmap(-1, 3 << 30)\n{FUNCTION}")
-    config_checks.check_group_stage(reward_config(tmp_path / "reward.py"))
+    checks.check_group_stage(reward_config(tmp_path / "reward.py"))

@@ -106,7 +106,7 @@ def test_nothing_to_roll_out_with_is_a_failure_and_sglang_alone_is_not(monkeypat
 @pytest.mark.parametrize(("version", "refused"), [("1.12.0", False), ("1.13.0", True), ("1.16.0", True)])
 def test_a_trl_that_verl_cannot_import_from_is_refused(fake, version, refused):
     from recipes.errors import EnvironmentProblem
-    from recipes.launch.config_checks import check_trl
+    from recipes.launch.checks import check_trl
 
     fake("trl", version)
     assert [f.state for f in doctor.quick_findings() if f.item == "trl"] == [FAILURE] * refused

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from recipes.errors import ConfigError, DataError, MissingFileError
-from recipes.launch import config_checks, supervised
+from recipes.launch import checks, supervised
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_without_flash_attention_an_accelerator_takes_sdpa(settings, monkeypatch
     plain, typed = settings, [*settings, "+model.override_config.attn_implementation=eager"]
     for overrides, found in ((plain, "sdpa"), (typed, "eager")):
         config = supervised.compose(overrides, "accelerator")
-        config_checks.fall_back_to_sdpa(config, "accelerator", ("model",))
+        checks.fall_back_to_sdpa(config, "accelerator", ("model",))
         assert config.model.override_config.attn_implementation == found
 
 

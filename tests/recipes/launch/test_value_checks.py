@@ -4,8 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
+from recipes.launch.checks import check_kinds
 from recipes.launch.composition import verl_defaults
-from recipes.launch.value_checks import check_kinds
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "model"))
 

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
-from recipes.launch import config_checks
+from recipes.launch import checks
 from recipes.launch.composition import verl_defaults
 from recipes.launch.worker_checks import check_workers
 
@@ -107,7 +107,7 @@ def test_no_role_runs_ulysses_on_sdpa(defaults, monkeypatch, role, missing):
     check_workers(config)
     if missing:
         monkeypatch.setitem(sys.modules, "flash_attn", None)
-        config_checks.fall_back_to_sdpa(config, "accelerator")
+        checks.fall_back_to_sdpa(config, "accelerator")
     else:
         config = changed(config, f"{role.split('.')[0]}.{SDPA}")
     refuses(config, f"{role}.ulysses_sequence_parallel_size")
@@ -129,6 +129,6 @@ def test_nor_does_the_proposer(defaults, whose):
 
 def test_without_flash_attention_a_run_is_told_of_a_key_that_exists(defaults, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
-    config_checks.fall_back_to_sdpa(changed(defaults), "accelerator")
+    checks.fall_back_to_sdpa(changed(defaults), "accelerator")
     key = "actor_rollout_ref.model.use_fused_kernels"
     assert f"{key}=true" in capsys.readouterr().err and OmegaConf.select(defaults, key) is False

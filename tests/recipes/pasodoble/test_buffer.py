@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.pasodoble.buffer import QuestionBuffer
+from recipes.pasodoble.state import QuestionBuffer
 
 
 def filled(count):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.serl.difficulty import check_bounds, judge_difficulty
+from recipes.serl.voting import check_bounds, judge_difficulty
 
 
 @pytest.mark.parametrize(

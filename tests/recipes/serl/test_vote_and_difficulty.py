@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from recipes.serl.difficulty import judge_difficulty
+from recipes.serl.voting import judge_difficulty
 from reward_fns.majority import majority_vote
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.tandem.best_checkpoint import keep_best, read_record
-from recipes.tandem.selection import Problem, macro_pass_at_k, problems
+from recipes.tandem.selection import Problem, keep_best, macro_pass_at_k, problems, read_record
 
 GROUPS = {"AMC": ["amc"], "AIME": ["aime24", "aime25"]}
 

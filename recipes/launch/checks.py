@@ -1,16 +1,21 @@
-"""Refusals that need the composed config: platform, verl's own validation, micro-batches, registrations."""
+"""Refusals before Ray starts, each in one sentence: what verl would silently train differently, or fail on late."""
 
 import contextlib
 import importlib.util
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from recipes import plugin
 from recipes.core import startup_errors
-from recipes.core.settings import require, require_off
+from recipes.core.settings import Count, Finite, check_value, require, require_off
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
+from recipes.launch.composition import FREE_FORM, difference, flatten
 from recipes.plugin import Row
+from vllm_patches.tandem.weight_sharing import Senior
 
 # Trackers whose package has their name; verl imports it when the models are loaded.
 TRACKER_PACKAGES = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio")
@@ -212,3 +217,145 @@ def check_registered(rows: Sequence[Row]) -> None:
         raise EnvironmentProblem(f"verl does not know {row.kind} {row.name!r} of this recipe: {problem}")
     if startup_errors.messages:
         raise EnvironmentProblem(startup_errors.messages[0].strip().splitlines()[-1])
+
+
+# Text in verl's defaults that may be a list, and the list that may be text.
+TEXT_OR_LIST = ("train_files", "val_files", "target_modules", "logger")
+# What the launcher itself divides by.
+COUNTS = (
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+    "data.train_batch_size",
+    *(f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu")),
+    *(f"actor_rollout_ref.{role}.log_prob_micro_batch_size_per_gpu" for role in ("rollout", "ref")),
+    "actor_rollout_ref.rollout.n",
+    *(f"actor_rollout_ref.rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model")),
+)
+
+
+def check_kinds(config: Any, defaults: Any) -> None:
+    """Refuse a value of another kind than verl's default has, and a key of verl's that was taken out.
+
+    verl looks at few of its values: a word for a number ends a worker minutes later, and the word "false" switches on.
+    A null, here or in verl's defaults, goes with everything but a block.
+
+    Raises:
+        ConfigError: with the first such key.
+    """
+    ours, theirs = flatten(config), flatten(defaults)
+    blocks = {key[:end] for key in ours for end, letter in enumerate(key) if letter == "."}
+    for key in sorted(theirs.keys() - ours.keys() - blocks):
+        if FREE_FORM.search(key):
+            continue
+        above = [key[:end] for end, letter in enumerate(key) if letter == "."]
+        for block in above:
+            if block in ours:
+                raise ConfigError(f"{block} must be a block of settings, found {ours[block]!r}", block)
+        raise ConfigError(f"{key} was taken out, and verl reads it: leave it in, with null for no value", key)
+    check_like(config, defaults, difference(config, defaults))
+    for key in COUNTS:
+        if (value := OmegaConf.select(config, key)) is not None:
+            check_value(Count, value, key)
+
+
+def check_like(config: Any, defaults: Any, keys: Any, prefix: str = "") -> None:
+    """Refuse the first of these keys whose value is of another kind than the default's; the prefix is for messages.
+
+    Raises:
+        ConfigError: with the key.
+    """
+    for key in sorted(keys):
+        value, default = _value(config, key), _value(defaults, key)
+        if value is None or default is None:
+            continue
+        leaf = key.rpartition(".")[2]
+        if isinstance(default, bool):
+            kind: Any = bool
+        elif isinstance(default, int | float):
+            kind = Finite
+        elif leaf in TEXT_OR_LIST:
+            kind = str if isinstance(value, str) else list
+        elif leaf.endswith("dtype") and isinstance(value, int):
+            continue  # verl also takes 16 and 32
+        else:
+            kind = type(default)
+        check_value(kind, value, f"{prefix}{key}")
+
+
+def _value(config: Any, key: str) -> Any:
+    """What a key stands for, interpolations resolved; None where it is not there or has no value yet."""
+    value = OmegaConf.select(config, key, throw_on_missing=False)
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+
+
+def adapter_rank(config: Any) -> int:
+    """Rank of the actor's adapters, 0 for training all weights."""
+    return int(config.actor_rollout_ref.model.get("lora_rank") or 0)
+
+
+def tandem_senior(group: Any) -> Senior:
+    """What a tandem engine of the roles in `group` (`actor_rollout_ref`) will find its senior to be."""
+    model, rollout = group.model, group.rollout
+    lora = model.get("lora") or {}
+    return Senior(
+        model=model.path,
+        adapters=((model.get("lora_rank") or 0) > 0 or (lora.get("rank") or 0) > 0) and not lora.get("merge"),
+        load_format=rollout.load_format,
+        dtype=rollout.dtype,
+        quantization=rollout.get("quantization"),
+    )
+
+
+def check_adapters(config: Any) -> None:
+    """Every check of this module; a PasoDoble run's Proposer is looked at, too.
+
+    Raises:
+        ConfigError: with the key and what to set.
+    """
+    trees = {"": config, "proposer.": config.get("proposer")}
+    for prefix, tree in trees.items():
+        if tree is not None and tree.get("actor_rollout_ref") is not None:
+            _check(tree, prefix)
+    critic = config.critic.get("model") or {}
+    if (critic.get("lora_rank") or 0) > 0:
+        _refuse_export(config.critic, "critic")
+
+
+def _check(config: Any, prefix: str) -> None:
+    group = config.actor_rollout_ref
+    model, rank = group.model, adapter_rank(config)
+    fsdp = str(group.actor.strategy).startswith("fsdp")
+    megatron_rank = int((model.get("lora") or {}).get("rank") or 0)
+    if fsdp and megatron_rank > 0:
+        raise ConfigError(
+            f"{prefix}{MODEL}.lora.rank={megatron_rank} is read by Megatron and by the rollout engine, and FSDP trains "
+            f"all weights under it: set {prefix}{MODEL}.lora_rank and lora_alpha",
+            f"{prefix}{MODEL}.lora.rank",
+        )
+    if rank < 0:
+        raise ConfigError(f"{prefix}{MODEL}.lora_rank={rank} trains all weights: set 0", f"{prefix}{MODEL}.lora_rank")
+    if rank == 0:
+        return
+    if not model.lora_alpha or model.lora_alpha <= 0:
+        key = f"{prefix}{MODEL}.lora_alpha"
+        raise ConfigError(f"{key}={model.lora_alpha} switches the adapters off: set it above 0", key)
+    if group.rollout.get("layered_summon") and group.rollout.load_format == "dummy":
+        raise ConfigError(
+            f"{prefix}{ROLLOUT}.layered_summon=true sends adapters alone, and load_format=dummy gives the engine no "
+            f"base model: set {prefix}{ROLLOUT}.load_format=auto",
+            f"{prefix}{ROLLOUT}.load_format",
+        )
+    _refuse_export(group.actor, f"{prefix}actor_rollout_ref.actor")
+
+
+def _refuse_export(node: Any, key: str) -> None:
+    contents = (node.get("checkpoint") or {}).get("save_contents") or []
+    if "hf_model" in contents:
+        raise ConfigError(
+            f"{key}.checkpoint.save_contents has hf_model, and with adapters verl would write a model folder that "
+            "loads as random weights: leave it out, and export with python -m recipes.launch.export_adapter",
+            f"{key}.checkpoint.save_contents",
+        )
