@@ -64,7 +64,8 @@ def generated(folder: Path, step: int) -> dict[int, str]:
 def kill_in_step(run, step: int, seconds: float = 1200.0) -> dict[int, str]:
     """SIGKILL of every process of the run once a step has judged its first groups; the instructions it had by then."""
     deadline = time.monotonic() + seconds
-    folder = run.folder / "outputs" / "checkpoints" / "verl-duets" / "serl_self_instruct_reinforce_pp_toy" / "filtered_data"
+    experiment = "serl_self_instruct_reinforce_pp_toy"
+    folder = run.folder / "outputs" / "checkpoints" / "verl-duets" / experiment / "filtered_data"
     while not generated(folder, step):
         assert run.process.poll() is None, run.log[-6000:]
         assert time.monotonic() < deadline, run.log[-6000:]

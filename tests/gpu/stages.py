@@ -90,7 +90,7 @@ def toy_runs(more: list[str], tag: str) -> list[Step]:
 
 def stages() -> dict[str, Stage]:
     """All stages in the order in which they prove most per minute."""
-    decoder = [f"{TANDEM}/test_engine.py", f"{TANDEM}/test_engine_twins.py", f"{TANDEM}/test_engine_preemption.py"]
+    decoder = [f"{TANDEM}/test_engine.py", f"{TANDEM}/test_engine_preemption.py"]
     latency = [sys.executable, "tests/benchmarks/tandem_latency.py", "--batches", "1", "16", "64", "--contexts", "1024"]
     return {
         "install": Stage([Step("doctor", [sys.executable, "-m", "recipes.launch.doctor", "--quick"], 180)]),
@@ -99,7 +99,8 @@ def stages() -> dict[str, Stage]:
             [
                 Step("float32", [*PYTEST, *decoder], 900),
                 Step("bfloat16", [*PYTEST, f"{TANDEM}/test_engine_half_precision.py"], 600),
-                Step("adapters", [*PYTEST, f"{TANDEM}/test_engine_lora.py"], 600),
+                Step("twins", [*PYTEST, "--long", f"{TANDEM}/test_engine_twins.py"], 600),
+                Step("adapters", [*PYTEST, "--long", f"{TANDEM}/test_engine_lora.py"], 600),
                 *(Step(f"sleep: {m}", [*PYTEST, f"{TANDEM}/test_engine_sleep.py", "-k", m], 300) for m in MODES),
             ],
             needs="gpu",
