@@ -38,11 +38,13 @@ ARGUMENTS[other_units]="--ignore=tests/recipes ${WAITS[*]/#/--ignore=}"
 
 # Start a lane in the background, or, with more arguments, what is left of it; its process is in LANES.
 lane() {
-    local name="$1" log="$1${2:+_again}" arguments
+    local name="$1" log="$1${2:+_again}" arguments niceness=0
     shift
+    # A training is a chain of processes that start one after the other; what needs a core fills the rest.
+    [[ "$name" == *units ]] && niceness=10
     read -ra arguments <<<"${ARGUMENTS[$name]}"
     [[ "$name" == runs* ]] || arguments=(-m "not e2e" "${arguments[@]}")
-    "$DUETS_PYTHON" -u -P tests/durations.py "$log" -o "cache_dir=outputs/pytest_cache_$name" "${arguments[@]}" \
+    nice -n "$niceness" "$DUETS_PYTHON" -u -P tests/durations.py "$log" -o "cache_dir=outputs/pytest_cache_$name" "${arguments[@]}" \
         "${LONG[@]}" "$@" > >(tee "outputs/tests_$log.log" | sed -u "s/^/$log: /") 2>&1 &
     LANES[$name]=$!
 }
@@ -56,7 +58,7 @@ stop() {
 worlds() {
     local format
     for format in "$@"; do
-        "$DUETS_PYTHON" examples/toy/make.py --format "$format" --out "outputs/toy_$format" --seed 0 || return 1
+        nice -n 5 "$DUETS_PYTHON" examples/toy/make.py --format "$format" --out "outputs/toy_$format" --seed 0 || return 1
     done
 }
 
