@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
-from recipes.launch.checks import tandem_senior
+from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import looks_local
 from vllm_patches.tandem.config import TandemConfig
 from vllm_patches.tandem.weight_sharing import decide

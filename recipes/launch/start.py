@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import checks, cluster, memory, worker_checks
+from recipes.launch import adapter_checks, checks, cluster, memory, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -133,7 +133,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     _check_method(recipe, config)
     checks.check_platform(config, device)
     checks.fall_back_to_sdpa(config, device)
-    checks.check_adapters(config)
+    adapter_checks.check_adapters(config)
     checks.check_loggers(config.trainer.logger)
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:

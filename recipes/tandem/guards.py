@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recipes.core.settings import read, require, require_off
 from recipes.errors import ConfigError, DataError
-from recipes.launch.checks import tandem_senior
+from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.engine_settings import (
     FOLLOWED,

@@ -9,7 +9,15 @@ import sys
 import pytest
 
 from recipes import plugin
+from recipes.core import startup_errors
 from recipes.launch.doctor import lost_rows
+
+
+@pytest.fixture(autouse=True)
+def no_errors_of_other_tests(monkeypatch):
+    """What another test's environment made of the plug-in in this process is no matter here."""
+    monkeypatch.setattr(startup_errors, "messages", [])
+
 
 LOOK = """
 import json, verl

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
-from recipes.launch.checks import check_adapters
+from recipes.launch.adapter_checks import check_adapters
 
 MODEL, ROLLOUT, SAVED = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "checkpoint.save_contents"
 

@@ -8,7 +8,7 @@ from omegaconf import open_dict
 
 from recipes.errors import ConfigError
 from recipes.launch import memory
-from recipes.launch.checks import check_adapters
+from recipes.launch.adapter_checks import check_adapters
 from recipes.launch.memory import GIB, Shape
 
 QWEN3_4B = Shape(151936, 2560, 9728, 36, 32, 8, 128, tied=True, qk_norm=True)
