@@ -41,7 +41,7 @@ lane() {
     local name="$1" log="$1${2:+_again}" arguments niceness=0
     shift
     # A training is a chain of processes that start one after the other; what needs a core fills the rest.
-    [[ "$name" == *units ]] && niceness=10
+    [[ "$name" == *units ]] && niceness=3
     read -ra arguments <<<"${ARGUMENTS[$name]}"
     [[ "$name" == runs* ]] || arguments=(-m "not e2e" "${arguments[@]}")
     nice -n "$niceness" "$DUETS_PYTHON" -u -P tests/durations.py "$log" -o "cache_dir=outputs/pytest_cache_$name" "${arguments[@]}" \
@@ -58,7 +58,7 @@ stop() {
 worlds() {
     local format
     for format in "$@"; do
-        nice -n 5 "$DUETS_PYTHON" examples/toy/make.py --format "$format" --out "outputs/toy_$format" --seed 0 || return 1
+        nice -n 2 "$DUETS_PYTHON" examples/toy/make.py --format "$format" --out "outputs/toy_$format" --seed 0 || return 1
     done
 }
 
