@@ -15,6 +15,7 @@ from omegaconf import open_dict  # noqa: E402
 from verl import DataProto  # noqa: E402
 from verl.experimental.reward_loop.reward_manager import registry  # noqa: E402
 
+from recipes import plugin  # noqa: E402
 from recipes.core import reward_call  # noqa: E402
 from recipes.launch.composition import compose_config  # noqa: E402
 from reward_fns.result import Score, from_verl  # noqa: E402
@@ -44,6 +45,9 @@ def judge(tokenizer, tmp_path):
     """Gives what the recipe's reward manager makes of one response with the function of this name."""
     path = tmp_path / "rewards.py"
     path.write_text(FUNCTIONS)
+
+    # A process that imported one of the managers before verl has not registered it yet.
+    plugin.activate()
 
     def judge(recipe: str, name: str):
         overrides = ["scale=toy", *CHOICES.get(recipe, []), f"actor_rollout_ref.model.path={tmp_path}"]
