@@ -23,6 +23,7 @@ BASE = [
     "pydantic>=2.7",
     "rapidfuzz>=3.9",
     "rich>=13",
+    "scipy>=1.15",
     "tenacity>=9",
     "tqdm>=4.66",
     "wrapt>=1.16",

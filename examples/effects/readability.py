@@ -10,7 +10,7 @@ import torch
 from policy import EOS, log_probs_of, sample
 from two_styles import ALPHABET, MAX_TOKENS, is_right, make_prompt, schedules_of, share_of_a, write_jointly
 
-from recipes.evaluation.partner_readings import cross_entropy
+from recipes.evaluation.partner import cross_entropy
 from recipes.tandem.authorship import response_identity
 
 QUESTIONS, TRACES = 300, 100

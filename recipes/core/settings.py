@@ -47,7 +47,7 @@ def read(cls: type[T], block: Any, name: str) -> T:
     Args:
         cls: a dataclass whose annotations are the types and ranges.
         block: a mapping (plain or OmegaConf's); None stands for an empty one.
-        name: dotted name of the block, for messages.
+        name: dotted name of the block, for messages; "" for a whole config.
 
     Raises:
         ConfigError: an unknown key (with the nearest known one), a missing key, a wrong type, a value out of range, or
@@ -110,12 +110,17 @@ def _refuse_unknown(cls: type, block: Mapping[str, Any], name: str) -> None:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"unknown key {name}.{key}{hint} (known: {', '.join(known)})", f"{name}.{key}")
+            where = _dotted(name, key)
+            raise ConfigError(f"unknown key {where}{hint} (known: {', '.join(known)})", where)
     kinds = get_type_hints(cls)
     for key, value in block.items():
         nested = next((kind for kind in _alternatives(kinds[key]) if is_dataclass(kind)), None)
         if nested is not None and isinstance(value, Mapping):
-            _refuse_unknown(nested, value, f"{name}.{key}")
+            _refuse_unknown(nested, value, _dotted(name, key))
+
+
+def _dotted(*parts: Any) -> str:
+    return ".".join(str(part) for part in parts if part != "")
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -125,7 +130,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 def _key(error: ValidationError, name: str) -> str:
     found = error.errors(include_url=False)[0]
     own = getattr(found.get("ctx", {}).get("error"), "key", "")
-    return own or ".".join([name, *(str(part) for part in found["loc"])])
+    return own or _dotted(name, *found["loc"])
 
 
 def _sentence(error: ValidationError, name: str) -> str:

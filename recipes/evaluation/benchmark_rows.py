@@ -1,7 +1,7 @@
 """Rows of benchmarks whose columns are not simply question and answer, as rows with `question` and `answer`.
 
-`rows: NAME` in a benchmark's yaml names a reader here. The question texts of asdiv, svamp, tabmwp, carp_en, mawps,
-mmlu_stem, gaokao2023en and college_math are those of the evaluation in QwenLM/Qwen2.5-Math, whose files SeRL uses.
+`rows: NAME` in `config/benchmarks.yaml` names a reader here. The question texts of asdiv, svamp, tabmwp, carp_en,
+mawps, mmlu_stem, gaokao2023en and college_math are those of the evaluation in QwenLM/Qwen2.5-Math, whose files SeRL uses.
 """
 
 import random
@@ -20,31 +20,21 @@ _TANDEM_INSTRUCTION = (
 )
 
 
-def _asked(row: Mapping[str, Any], question: str, answer: Any) -> Row:
-    """The row with its question and answer; a true-or-false question says so."""
-    text = str(answer).strip()
+def _row(row: Mapping[str, Any], question: str, answer: Any) -> Row:
+    """The row with its question and answer; a true-or-false question says so, and 36.0 is 36 as written by hand."""
+    text = str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
     closed = _CLOSED.get(text.lower())
     return {**row, "question": question.strip() + (f" ({closed})" if closed else ""), "answer": text}
 
 
-def _number(value: Any) -> str:
-    """A number as it is written by hand: 36.0 is 36."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
 def asdiv(row: Mapping[str, Any]) -> Row:
     """Body and question; the answer without its unit in parentheses, as in "9 (apples)"."""
-    return _asked(row, f"{row['body'].strip()} {row['question'].strip()}", re.sub(r"\(.*?\)", "", row["answer"]))
+    return _row(row, f"{row['body'].strip()} {row['question'].strip()}", re.sub(r"\(.*?\)", "", row["answer"]))
 
 
 def svamp(row: Mapping[str, Any]) -> Row:
     """Body, closed by a full stop, and question."""
-    body = row["Body"].strip()
-    return _asked(
-        row, f"{body if body.endswith('.') else body + '.'} {row['Question'].strip()}", _number(row["Answer"])
-    )
+    return _row(row, f"{row['Body'].strip().removesuffix('.')}. {row['Question'].strip()}", row["Answer"])
 
 
 def tabmwp(row: Mapping[str, Any]) -> Row:
@@ -56,22 +46,7 @@ def tabmwp(row: Mapping[str, Any]) -> Row:
     answer = str(row["answer"])
     if row.get("ans_type") in ("integer_number", "decimal_number"):
         answer = answer.replace(",", "")
-    return _asked(row, text, answer)
-
-
-def carp_en(row: Mapping[str, Any]) -> Row:
-    """The content column is the question."""
-    return _asked(row, row["content"], row["answer"])
-
-
-def mawps(row: Mapping[str, Any]) -> Row:
-    """Input and target."""
-    return _asked(row, row["input"], _number(row["target"]))
-
-
-def without_dollars(row: Mapping[str, Any]) -> Row:
-    """Answers that stand in dollar signs, without them."""
-    return _asked(row, row["question"], str(row["answer"]).replace("$", ""))
+    return _row(row, text, answer)
 
 
 def mmlu_stem(row: Mapping[str, Any]) -> Row:
@@ -89,12 +64,9 @@ def tandem(row: Mapping[str, Any]) -> Row:
     question = row["prompt"][-1]["content"]
     if not question.endswith(_TANDEM_INSTRUCTION):
         raise DataError(f"expected each prompt to end in {_TANDEM_INSTRUCTION.strip()!r}, found {question[-80:]!r}")
-    kept = {key: value for key, value in row.items() if key not in ("prompt", "reward_model")}
-    return {
-        **kept,
-        "question": question.removesuffix(_TANDEM_INSTRUCTION),
-        "answer": row["reward_model"]["ground_truth"],
-    }
+    columns = {key: value for key, value in row.items() if key not in ("prompt", "reward_model")}
+    answer = row["reward_model"]["ground_truth"]
+    return {**columns, "question": question.removesuffix(_TANDEM_INSTRUCTION), "answer": answer}
 
 
 def gpqa(row: Mapping[str, Any]) -> Row:
@@ -113,14 +85,14 @@ def gpqa(row: Mapping[str, Any]) -> Row:
 
 READERS: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "asdiv": asdiv,
-    "carp_en": carp_en,
+    "carp_en": lambda row: _row(row, row["content"], row["answer"]),
     "gpqa": gpqa,
-    "mawps": mawps,
+    "mawps": lambda row: _row(row, row["input"], row["target"]),
     "mmlu_stem": mmlu_stem,
     "svamp": svamp,
     "tabmwp": tabmwp,
     "tandem": tandem,
-    "without_dollars": without_dollars,
+    "without_dollars": lambda row: _row(row, row["question"], str(row["answer"]).replace("$", "")),
 }
 
 

@@ -40,9 +40,7 @@ def model_folder(path: str, merged_root: Path) -> str:
             f"{actor} holds adapters: evaluate what python -m recipes.launch.export_adapter {actor} FOLDER writes"
         )
     exported = actor / "huggingface"
-    if _is_hf_model(exported):
-        return str(exported)
-    return str(_merge(actor, merged_root))
+    return str(exported) if _is_hf_model(exported) else str(_merge(actor, merged_root))
 
 
 def _is_hf_model(folder: Path) -> bool:
@@ -66,18 +64,16 @@ def _actor_folder(folder: Path) -> Path:
 def _merge(actor: Path, merged_root: Path) -> Path:
     shards = [match for entry in actor.iterdir() if (match := _SHARD.fullmatch(entry.name))]
     if shards:
-        ranks = {int(shard[2]) for shard in shards}
-        missing = set(range(int(shards[0][1]))) - ranks
+        missing = set(range(int(shards[0][1]))) - {int(shard[2]) for shard in shards}
         if missing:
             raise CheckpointError(f"{actor} lacks the shards of ranks {sorted(missing)}; the checkpoint is incomplete")
-    backend = "fsdp" if shards else "megatron"
     target = merged_root / re.sub(r"[^\w.-]+", "_", str(actor.resolve()).strip("/"))
     if _is_hf_model(target):
         return target
     unfinished = target.with_name(target.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp" if shards else "megatron"]
     command += ["--local_dir", str(actor), "--target_dir", str(unfinished)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0 or not _is_hf_model(unfinished):
@@ -117,19 +113,19 @@ class WeightsReader:
         """For each sequence the log-probability of every token of it in nats, None for the first."""
         import torch
 
-        before = torch.get_num_threads()
+        threads = torch.get_num_threads()
         # Ray gives an actor one thread; the engines wait meanwhile.
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         try:
-            return [self._read(list(ids)) for ids in token_ids]
+            with torch.inference_mode():
+                return [self._read(list(ids)) for ids in token_ids]
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
     def _read(self, ids: list[int]) -> list[dict[int, float] | None]:
         import torch
 
-        with torch.inference_mode():
-            rows = self._model(torch.tensor([ids])).logits[0, :-1]
-            # Row by row: the whole table in float32 is larger than the model for long texts.
-            found = [float(row.float().log_softmax(-1)[token]) for row, token in zip(rows, ids[1:], strict=True)]
-        return [None, *({token: value} for token, value in zip(ids[1:], found, strict=True))]
+        rows = self._model(torch.tensor([ids])).logits[0, :-1]
+        # Row by row: the whole table in float32 is larger than the model for long texts.
+        pairs = zip(ids[1:], rows, strict=True)
+        return [None, *({token: float(row.float().log_softmax(-1)[token])} for token, row in pairs)]

@@ -20,21 +20,14 @@ from typing import Any
 
 from recipes.core import files
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation.grading import Grade
+from recipes.evaluation.grade import Grade
 from recipes.evaluation.metrics import MetricOptions, per_problem
+from recipes.evaluation.presentation import interval_text, markdown_table
 from recipes.evaluation.sample_store import read_graded
-from recipes.evaluation.stats import (
-    Comparison,
-    Interval,
-    compare,
-    holm,
-    macro_mean,
-    macro_scores,
-    read_macros,
-    sign_flip_p_value,
-)
+from recipes.evaluation.stats import Interval, compare, holm, macro_mean, read_macros, sign_flip_p_value
 
-Scores = dict[str, dict[str, float]]
+Pairs = dict[str, tuple[float, float]]
+"""Problem -> score of the baseline and of the run."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +58,9 @@ class ComparisonRow:
     score: float
     difference: Interval
     p_value: float
-    adjusted: float
     problems: int
     truncated: tuple[float | None, float | None]
+    adjusted: float = 1.0
 
 
 def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
@@ -86,13 +79,13 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
         for (model, benchmark), rows in read_graded(folder).items():
             models.setdefault(model, {})[benchmark] = rows
         for model, benchmarks in models.items():
-            graded = {name: _grades(rows) for name, rows in benchmarks.items()}
             truncated = {
                 name: sum(row["finish_reason"] == "length" for row in rows) / len(rows)
                 for name, rows in benchmarks.items()
             }
-            stated = card["models"].get(model, {}).get("sampling", {})
-            sampling = {name: stated.get(name, card["config"]["sampling"]) for name in benchmarks}
+            sampled = card["models"].get(model, {}).get("sampling", {})
+            sampling = {name: sampled.get(name, card["config"]["sampling"]) for name in benchmarks}
+            graded = {name: _grades(rows) for name, rows in benchmarks.items()}
             runs.append((folder, ComparedRun(model, graded, truncated, card, sampling)))
     names = [run.name for _, run in runs]
     return [
@@ -101,18 +94,17 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
 
 
 def _grades(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Grade]]:
-    known = [field.name for field in fields(Grade)]
-    found: dict[str, list[Grade]] = {}
+    columns = [column.name for column in fields(Grade)]
+    grades: dict[str, list[Grade]] = {}
     for row in rows:
-        found.setdefault(str(row["problem"]), []).append(Grade(**{name: row[name] for name in known}))
-    return found
+        grades.setdefault(str(row["problem"]), []).append(Grade(**{name: row[name] for name in columns}))
+    return grades
 
 
 def metric_options(card: Mapping[str, Any]) -> MetricOptions:
     """The rules by which a run made its numbers."""
     config = card["config"]
-    wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
-    return MetricOptions(k=tuple(sorted(set(wanted))), level=config["level"], **config["metrics"])
+    return MetricOptions(k=tuple(sorted(set(config["k"]))), level=config["level"], **config["metrics"])
 
 
 def table(runs: Sequence[ComparedRun], metric: str | None = None) -> tuple[list[ComparisonRow], list[str]]:
@@ -126,105 +118,72 @@ def table(runs: Sequence[ComparedRun], metric: str | None = None) -> tuple[list[
     """
     if len(runs) < 2:
         raise DataError(f"a comparison needs two runs, found {len(runs)}")
-    baseline = runs[0]
-    options = metric_options(baseline.card)
+    baseline, options = runs[0], metric_options(runs[0].card)
     metric = metric or f"pass@{options.k[0]}"
-    first = _scores(baseline, options)
-    unfinished = []
+    rows: list[ComparisonRow] = []
     for run in runs[1:]:
-        second = _scores(run, options)
-        shared = [name for name in first if name in second]
-        if not shared:
+        pairs = {name: _pairs(name, metric, baseline, run, options) for name in baseline.graded if name in run.graded}
+        if not pairs:
             raise DataError(f"{run.name} and {baseline.name} share no benchmark")
-        for name in shared:
-            _same_data(name, baseline, run)
-            if metric not in first[name]:
-                raise DataError(f"{name} has no {metric}; it has {', '.join(first[name])}")
-            unfinished.append(_benchmark_row(name, metric, baseline, run, first[name], second[name], options))
-        unfinished += _macro_rows(metric, baseline, run, first, second, options)
-    adjusted = holm([found["p_value"] for found in unfinished])
-    rows = [ComparisonRow(**found, adjusted=value) for found, value in zip(unfinished, adjusted, strict=True)]
+        for name, paired in pairs.items():
+            ours, theirs = ({problem: pair[side] for problem, pair in paired.items()} for side in (0, 1))
+            result = compare(ours, theirs, level=options.level)
+            rows.append(
+                ComparisonRow(
+                    run=run.name,
+                    benchmark=name,
+                    baseline=sum(ours.values()) / len(ours),
+                    score=sum(theirs.values()) / len(theirs),
+                    difference=result.difference,
+                    p_value=result.p_value,
+                    problems=result.problems,
+                    truncated=(baseline.truncated[name], run.truncated[name]),
+                )
+            )
+        rows += _macro_rows(baseline, run, pairs, options)
+    adjusted = holm([row.p_value for row in rows])
+    rows = [replace(row, adjusted=value) for row, value in zip(rows, adjusted, strict=True)]
     return rows, _notes(runs, rows, metric)
 
 
-def _scores(run: ComparedRun, options: MetricOptions) -> dict[str, Scores]:
-    return {name: per_problem(graded, options)[0] for name, graded in run.graded.items()}
-
-
-def _same_data(name: str, baseline: ComparedRun, run: ComparedRun) -> None:
-    prints = [found.card["benchmarks"].get(name, {}).get("fingerprint") for found in (baseline, run)]
+def _pairs(name: str, metric: str, baseline: ComparedRun, run: ComparedRun, options: MetricOptions) -> Pairs:
+    prints = [one.card["benchmarks"].get(name, {}).get("fingerprint") for one in (baseline, run)]
     if prints[0] != prints[1]:
         raise DataError(
             f"{name}: {baseline.name} and {run.name} were asked other problems (fingerprints {prints[0]} and "
             f"{prints[1]}); a paired comparison needs the same"
         )
-
-
-def _shared(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    common = [problem for problem in first if problem in second]
-    return {problem: first[problem] for problem in common}, {problem: second[problem] for problem in common}
-
-
-def _benchmark_row(
-    name: str,
-    metric: str,
-    baseline: ComparedRun,
-    run: ComparedRun,
-    first: Scores,
-    second: Scores,
-    options: MetricOptions,
-) -> dict[str, Any]:
-    ours, theirs = _shared(first[metric], second.get(metric, {}))
-    if not ours:
+    ours, theirs = (per_problem(one.graded[name], options)[0] for one in (baseline, run))
+    if metric not in ours:
+        raise DataError(f"{name} has no {metric}; it has {', '.join(ours)}")
+    other = theirs.get(metric, {})
+    pairs = {problem: (score, other[problem]) for problem, score in ours[metric].items() if problem in other}
+    if not pairs:
         raise DataError(f"{name}: {run.name} has no {metric} on the problems of {baseline.name}")
-    found: Comparison = compare(ours, theirs, level=options.level)
-    return {
-        "run": run.name,
-        "benchmark": name,
-        "baseline": sum(ours.values()) / len(ours),
-        "score": sum(theirs.values()) / len(theirs),
-        "difference": found.difference,
-        "p_value": found.p_value,
-        "problems": found.problems,
-        "truncated": (baseline.truncated[name], run.truncated[name]),
-    }
+    return pairs
 
 
 def _macro_rows(
-    metric: str,
-    baseline: ComparedRun,
-    run: ComparedRun,
-    first: Mapping[str, Scores],
-    second: Mapping[str, Scores],
-    options: MetricOptions,
-) -> list[dict[str, Any]]:
+    baseline: ComparedRun, run: ComparedRun, pairs: Mapping[str, Pairs], options: MetricOptions
+) -> list[ComparisonRow]:
     rows = []
     for name, macro in read_macros(baseline.card["config"].get("macro")).items():
-        pairs = {
-            benchmark: _shared(first[benchmark].get(metric, {}), second[benchmark].get(metric, {}))
-            for part in macro
-            for benchmark in part
-            if benchmark in first and benchmark in second
-        }
-        sides = [
-            {benchmark: {metric: pair[side]} for benchmark, pair in pairs.items() if pair[side]} for side in (0, 1)
-        ]
-        ours, theirs = (macro_scores(macro, metric, side) for side in sides)
-        if ours is None or theirs is None:
+        if not all(benchmark in pairs for part in macro for benchmark in part):
             continue
-        differences = [[b - a for a, b in zip(*part, strict=True)] for part in zip(ours, theirs, strict=True)]
+        parts = [[pair for benchmark in part for pair in pairs[benchmark].values()] for part in macro]
+        differences = [[theirs - ours for ours, theirs in part] for part in parts]
         weighted = [value / len(part) / len(macro) for part in differences for value in part]
         rows.append(
-            {
-                "run": run.name,
-                "benchmark": f"macro {name}",
-                "baseline": macro_mean(ours).mean,
-                "score": macro_mean(theirs).mean,
-                "difference": macro_mean(differences, level=options.level),
-                "p_value": sign_flip_p_value(weighted)[0],
-                "problems": len(weighted),
-                "truncated": (None, None),
-            }
+            ComparisonRow(
+                run=run.name,
+                benchmark=f"macro {name}",
+                baseline=macro_mean([[ours for ours, _ in part] for part in parts]).mean,
+                score=macro_mean([[theirs for _, theirs in part] for part in parts]).mean,
+                difference=macro_mean(differences, level=options.level, lowest=-1.0),
+                p_value=sign_flip_p_value(weighted)[0],
+                problems=len(weighted),
+                truncated=(None, None),
+            )
         )
     return rows
 
@@ -247,16 +206,12 @@ def _notes(runs: Sequence[ComparedRun], rows: Sequence[ComparisonRow], metric: s
                 f"{run.name} was made with other settings: {', '.join(sorted(changed))}; the difference is not the "
                 "models' alone."
             )
-    dates = {
-        name: found["source"]["published"]
-        for name, found in baseline.card["benchmarks"].items()
-        if found["source"].get("published")
-    }
+    sources = {name: card["source"] for name, card in baseline.card["benchmarks"].items()}
+    dates = sorted((source["published"], name) for name, source in sources.items() if source.get("published"))
     if dates:
-        listed = ", ".join(f"{name} {month}" for name, month in sorted(dates.items(), key=lambda item: item[1]))
         notes.append(
             "Contamination is not tested: problems published before a model's training data ends may be in it "
-            f"({listed})."
+            f"({', '.join(f'{name} {month}' for month, name in dates)})."
         )
     return notes
 
@@ -271,22 +226,23 @@ def _changed(part: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> s
 
 def markdown(rows: Sequence[ComparisonRow], notes: Sequence[str]) -> str:
     """The table and its notes."""
-    lines = [
-        "| run | benchmark | baseline | score | difference [interval] | p | Holm's p | problems |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = [
-            f"{100 * value:.2f}" + ("" if cut is None else f" ({100 * cut:.1f} %)")
-            for value, cut in zip((row.baseline, row.score), row.truncated, strict=True)
+    header = ["run", "benchmark", "baseline", "score", "difference [interval]", "p", "Holm's p", "problems"]
+    cells = [
+        [
+            row.run,
+            row.benchmark,
+            *(
+                f"{100 * value:.2f}" + ("" if cut is None else f" ({100 * cut:.1f} %)")
+                for value, cut in zip((row.baseline, row.score), row.truncated, strict=True)
+            ),
+            interval_text(row.difference._asdict(), "+"),
+            f"{row.p_value:.3g}",
+            f"{row.adjusted:.3g}",
+            str(row.problems),
         ]
-        found = row.difference
-        lines.append(
-            f"| {row.run} | {row.benchmark} | {cells[0]} | {cells[1]} | {100 * found.mean:+.2f} "
-            f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}] | {row.p_value:.3g} | {row.adjusted:.3g} | "
-            f"{row.problems} |"
-        )
-    return "\n".join(lines) + "\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
+        for row in rows
+    ]
+    return "\n".join([*markdown_table(header, cells), "", *(f"- {note}" for note in notes)]) + "\n"
 
 
 def regressions(rows: Sequence[ComparisonRow], points: float) -> list[ComparisonRow]:

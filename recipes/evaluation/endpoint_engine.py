@@ -5,22 +5,24 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from recipes.core import sampling as shared
+from recipes.core import sampling as core_sampling
 from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation.engines import part_of, part_sampling, requests_of
+from recipes.evaluation.engines import part_of, part_sampling, turn_requests
 from recipes.evaluation.handoff import Part, Turn
-from recipes.evaluation.sample_store import responses_of
-from recipes.evaluation.sampling import OnDone
+from recipes.evaluation.sample_store import OnDone, responses_of
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
 
+# Failures in a row after which an endpoint is left out.
 FAILURES = 3
+# vLLM's server takes what a request leaves open from the model's generation config; vLLM's offline engine does not.
+PLAIN = {"min_p": 0.0, "repetition_penalty": 1.0}
 
 
 @dataclass
@@ -30,31 +32,16 @@ class Member:
     Attributes:
         name: its address, for messages.
         ask: sends one request.
-        most: most requests under way.
-        limit: of requests under way now; between 1 and `most`.
+        capacity: most requests under way.
         fault: why it was left out; None while it is asked.
     """
 
     name: str
     ask: Callable[[Request], Awaitable[Answer]]
-    most: int
-    limit: float = field(init=False)
-    failures: int = field(init=False, default=0)
-    under_way: int = field(init=False, default=0)
-    fault: EndpointError | None = field(init=False, default=None)
-
-    def __post_init__(self):
-        self.limit = float(self.most)
-
-    def answered(self) -> None:
-        """Note an answer."""
-        self.failures, self.limit = 0, min(self.most, self.limit + 1)
-
-    def failed(self, error: EndpointError) -> None:
-        """Note a request that got no answer."""
-        self.failures, self.limit = self.failures + 1, max(1.0, self.limit / 2)
-        if error.kind == "refused" or self.failures >= FAILURES:
-            self.fault = error
+    capacity: int
+    failures: int = 0
+    under_way: int = 0
+    fault: EndpointError | None = None
 
 
 async def spread(
@@ -75,42 +62,44 @@ async def spread(
     waiting = deque(requests)
     tasks: dict[asyncio.Task[Answer], tuple[Member, Request]] = {}
 
-    def begin() -> None:
-        while waiting and (free := [one for one in members if one.fault is None and one.under_way < int(one.limit)]):
-            member, request = min(free, key=lambda one: one.under_way / one.limit), waiting.popleft()
+    def start_requests() -> None:
+        while waiting and (free := [m for m in members if m.fault is None and m.under_way < m.capacity]):
+            member, request = min(free, key=lambda m: m.under_way / m.capacity), waiting.popleft()
             member.under_way += 1
             tasks[asyncio.ensure_future(member.ask(request))] = member, request
 
-    def give_back(task: asyncio.Task[Answer]) -> Request:
+    def pop(task: asyncio.Task[Answer]) -> tuple[Member, Request]:
         member, request = tasks.pop(task)
         member.under_way -= 1
-        return request
+        return member, request
 
     try:
         while waiting or tasks:
-            begin()
+            start_requests()
             if not tasks:
                 raise next(error for member in reversed(members) if (error := member.fault))
             for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
                 if task not in tasks:
                     continue
-                member, request = tasks[task][0], give_back(task)
+                member, request = pop(task)
                 try:
                     answer = task.result()
                 except EndpointError as error:
                     if error.kind == "request":
                         raise
                     waiting.appendleft(request)
-                    member.failed(error)
-                    if member.fault is None:
+                    member.failures += 1
+                    if error.kind != "refused" and member.failures < FAILURES:
                         continue
+                    member.fault = error
+                    # What it has under way goes to the others at once.
                     for other in [other for other, (owner, _) in tasks.items() if owner is member]:
                         other.cancel()
-                        waiting.appendleft(give_back(other))
+                        waiting.appendleft(pop(other)[1])
                     if any(one.fault is None for one in members):
                         warn(member)
                 else:
-                    member.answered()
+                    member.failures = 0
                     on_done(request, answer)
     finally:
         for task in tasks:
@@ -118,12 +107,19 @@ async def spread(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# vLLM's server takes what a request leaves open from the model's generation config; vLLM's offline engine does not.
-PLAIN = {"min_p": 0.0, "repetition_penalty": 1.0}
-
-
 class EndpointEngine:
-    """A model behind one or several URLs. The key comes from OPENAI_API_KEY."""
+    """A model behind one or several URLs. The key comes from OPENAI_API_KEY.
+
+    Args:
+        urls: each with its path, such as http://host:8000/v1.
+        model: name under which the endpoints serve the model.
+        tokenizer: the model's, for prompts as token ids.
+        concurrency: most problems in flight at each endpoint.
+        timeout: seconds for one request.
+        max_retries: of a request that times out or meets a server error, with growing pauses.
+        extra_body: further keys of every request.
+        request_body: further keys of one request.
+    """
 
     def __init__(
         self,
@@ -137,18 +133,6 @@ class EndpointEngine:
         extra_body: Mapping[str, Any] | None = None,
         request_body: Callable[[Request], Mapping[str, Any]] | None = None,
     ):
-        """Name the endpoints.
-
-        Args:
-            urls: each with its path, such as http://host:8000/v1.
-            model: name under which the endpoints serve the model.
-            tokenizer: the model's, for prompts as token ids.
-            concurrency: most problems in flight at each endpoint.
-            timeout: seconds for one request.
-            max_retries: of a request that times out or meets a server error, with growing pauses.
-            extra_body: further keys of every request.
-            request_body: further keys of one request.
-        """
         self._endpoints = [
             EndpointSettings(url, model, timeout=timeout, attempts=max_retries + 1, concurrency=concurrency)
             for url in urls
@@ -163,9 +147,7 @@ class EndpointEngine:
         Raises:
             EnvironmentProblem: no endpoint is left that answers, or one finds fault with a request.
         """
-        self._spread(
-            requests, sampling, lambda request, answer: on_done(request.key, responses_of(request.key, answer))
-        )
+        self._spread(requests, sampling, lambda one, answer: on_done(one.key, responses_of(one.key, answer)))
 
     @property
     def model_length(self) -> int:
@@ -174,7 +156,7 @@ class EndpointEngine:
         Raises:
             EnvironmentProblem: an endpoint does not answer, does not serve the model, or does not state it.
         """
-        return _explained(lambda: min(shared.EndpointEngine(one).model_length for one in self._endpoints))
+        return _explained(lambda: min(core_sampling.EndpointEngine(one).model_length for one in self._endpoints))
 
     def write_parts(self, turns: Sequence[Turn], sampling: Sampling, separator: str) -> list[Part]:
         """One part of each response, up to and with the token in which `separator` ends, as `VllmEngine` has it.
@@ -183,12 +165,8 @@ class EndpointEngine:
             EnvironmentProblem: no endpoint answers, or one is no vLLM server, which alone takes token ids.
         """
         answers: dict[str, Answer] = {}
-        requests = requests_of(turns)
-        self._spread(
-            requests,
-            part_sampling(sampling, separator),
-            lambda request, answer: answers.__setitem__(request.key, answer),
-        )
+        requests = turn_requests(turns)
+        self._spread(requests, part_sampling(sampling, separator), lambda one, a: answers.__setitem__(one.key, a))
         if any(answer.completions[0].token_ids is None for answer in answers.values()):
             urls = ", ".join(one.url for one in self._endpoints)
             raise EnvironmentProblem(f"{urls} answers without token ids, which vLLM's server gives; no handoff")
@@ -203,15 +181,18 @@ class EndpointEngine:
         settings = self._endpoints[0]
         body = {"model": settings.model, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0} | self._extra_body
 
-        async def read(endpoint: Endpoint) -> list[list[dict[int, float] | None]]:
-            return await asyncio.gather(
-                *(
-                    endpoint.post("/v1/completions", body | {"prompt": list(ids)}, _read_prompt_log_probs)
-                    for ids in token_ids
-                )
-            )
+        def read(reply: Any) -> list[dict[int, float] | None]:
+            (choice,) = reply["choices"]
+            return [
+                None if entry is None else {int(token): float(value["logprob"]) for token, value in entry.items()}
+                for entry in choice["prompt_logprobs"]
+            ]
 
-        return _explained(lambda: shared.EndpointEngine(settings).run(read))
+        async def ask(endpoint: Endpoint) -> list[list[dict[int, float] | None]]:
+            posts = [endpoint.post("/v1/completions", body | {"prompt": list(ids)}, read) for ids in token_ids]
+            return await asyncio.gather(*posts)
+
+        return _explained(lambda: core_sampling.EndpointEngine(settings).run(ask))
 
     def _spread(
         self, requests: Sequence[Request], sampling: Sampling, on_done: Callable[[Request, Answer], None]
@@ -220,7 +201,7 @@ class EndpointEngine:
 
         async def ask(settings: EndpointSettings, endpoint: Endpoint, request: Request) -> Answer:
             body = {**plain, **self._extra_body, **self._request_body(request)}
-            return await shared.EndpointEngine(settings, extra_body=body).ask(endpoint, request, sampling)
+            return await core_sampling.EndpointEngine(settings, extra_body=body).ask(endpoint, request, sampling)
 
         async def work() -> None:
             async with AsyncExitStack() as stack:
@@ -235,14 +216,6 @@ class EndpointEngine:
             self._endpoints = [one for one in self._endpoints if one.url != member.name]
 
         _explained(lambda: asyncio.run(work()))
-
-
-def _read_prompt_log_probs(reply: Any) -> list[dict[int, float] | None]:
-    (choice,) = reply["choices"]
-    return [
-        None if entry is None else {int(token): float(found["logprob"]) for token, found in entry.items()}
-        for entry in choice["prompt_logprobs"]
-    ]
 
 
 def _explained(work: Callable[[], Any]) -> Any:

@@ -1,10 +1,9 @@
 """Handoff between two engines: the two models write one response in turns, one part each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-MAX_ROUNDS = 150
 RESERVED_TOKENS = 8
 
 
@@ -19,7 +18,7 @@ class Turn(NamedTuple):
     """What a model is asked for: to go on from these token ids, for at most so many tokens, with this seed."""
 
     token_ids: list[int]
-    most: int
+    max_tokens: int
     seed: int
 
 
@@ -36,6 +35,9 @@ class Handoff:
         ended: "stop" (a model ended it), "length" (the shared budget is spent) or "rounds".
     """
 
+    prompt: Sequence[int]
+    budget: int
+    seed: int
     token_ids: list[int] = field(default_factory=list)
     authors: list[str] = field(default_factory=list)
     ended: str = "rounds"
@@ -53,7 +55,7 @@ def alternate(
     authors: tuple[str, str],
     budgets: Sequence[int],
     seeds: Sequence[int],
-    max_rounds: int = MAX_ROUNDS,
+    max_rounds: int = 150,
 ) -> Iterator[tuple[int, Handoff]]:
     """Let two models write each response in turns until one ends it, its budget is spent or the rounds are.
 
@@ -69,36 +71,27 @@ def alternate(
     Yields:
         Position of a prompt and its response, each as soon as it has ended.
     """
-    open_ones = [
-        (position, prompt, Handoff(), budget, seed)
-        for position, (prompt, budget, seed) in enumerate(zip(prompts, budgets, seeds, strict=True))
-    ]
+    running = {i: Handoff(*values) for i, values in enumerate(zip(prompts, budgets, seeds, strict=True))}
     for number in range(max_rounds):
-        still_open = []
-        for entry in open_ones:
-            position, _, response, budget, _ = entry
-            if response.ended == "rounds" and len(response.token_ids) >= budget:
+        for position, response in list(running.items()):
+            if response.ended == "rounds" and len(response.token_ids) >= response.budget:
                 response.ended = "length"
-            if response.ended == "rounds":
-                still_open.append(entry)
-            else:
-                yield position, response
-        open_ones = still_open
-        if not open_ones:
+            if response.ended != "rounds":
+                yield position, running.pop(position)
+        if not running:
             return
         author = authors[number % 2]
         turns = [
-            Turn([*prompt, *response.token_ids], budget - len(response.token_ids), seed + len(response.token_ids))
-            for _, prompt, response, budget, seed in open_ones
+            Turn([*one.prompt, *one.token_ids], one.budget - len(one.token_ids), one.seed + len(one.token_ids))
+            for one in running.values()
         ]
-        for (_, _, response, _, _), part in zip(open_ones, write(author, turns), strict=True):
+        for response, part in zip(running.values(), write(author, turns), strict=True):
             response.token_ids += part.token_ids
             response.authors += [author] * len(part.token_ids)
             response.rounds += 1
             if part.finished or not part.token_ids:
                 response.ended = "stop"
-    for position, _, response, _, _ in open_ones:
-        yield position, response
+    yield from running.items()
 
 
 def author_spans(
@@ -130,15 +123,6 @@ def author_spans(
 def clipped(spans: Sequence[Sequence[int]], length: int) -> list[list[int]]:
     """The spans of a text that was cut to `length` characters."""
     return [[start, min(end, length)] for start, end in spans if start < length]
-
-
-def ratios(handoff: Mapping[str, Any], solo: Mapping[str, Any]) -> dict[str, float | None]:
-    """Handoff ratio of every pass@k that both results of one benchmark have."""
-    return {
-        name: handoff_ratio(found["mean"], solo["metrics"][name]["mean"])
-        for name, found in handoff["metrics"].items()
-        if name.startswith("pass@") and name in solo["metrics"]
-    }
 
 
 def handoff_ratio(handoff: float, solo: float) -> float | None:

@@ -44,7 +44,7 @@ def log_of(
     """
     problems = list(dict.fromkeys(str(row["problem"]) for row in rows))
     identity = sha256(f"{model}/{benchmark}/{created}".encode()).hexdigest()[:22]
-    metrics = {name: {"name": name, "value": found["mean"]} for name, found in result["metrics"].items()}
+    metrics = {name: {"name": name, "value": interval["mean"]} for name, interval in result["metrics"].items()}
     return {
         "version": _LOG_VERSION,
         "status": "success",
@@ -79,17 +79,11 @@ def log_of(
 
 def _sample(model: str, row: Mapping[str, Any]) -> dict[str, Any]:
     answer = {"role": "assistant", "content": row["response"], "source": "generate"}
-    output: dict[str, Any] = {
-        "model": model,
-        "choices": [{"message": answer, "stop_reason": _STOP_REASONS.get(row["finish_reason"], "unknown")}],
-    }
-    if row["tokens"] >= 0 and row["prompt_tokens"] >= 0:
-        total = row["tokens"] + row["prompt_tokens"]
-        output["usage"] = {
-            "input_tokens": row["prompt_tokens"],
-            "output_tokens": row["tokens"],
-            "total_tokens": total,
-        }
+    choice = {"message": answer, "stop_reason": _STOP_REASONS.get(row["finish_reason"], "unknown")}
+    output: dict[str, Any] = {"model": model, "choices": [choice]}
+    tokens = {"input_tokens": row["prompt_tokens"], "output_tokens": row["tokens"]}
+    if min(tokens.values()) >= 0:
+        output["usage"] = tokens | {"total_tokens": sum(tokens.values())}
     value = "N" if row["status"] != "score" else "C" if row["right"] else "I"
     metadata = {"reason": row["reason"]}
     if row.get("own_spans") is not None:
@@ -117,7 +111,7 @@ def export(folder: Path, output: Path) -> list[Path]:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} is no output folder of a finished evaluation: {error}") from error
-    written = []
+    paths = []
     for (model, benchmark), rows in read_graded(folder).items():
         changed = (folder / model / f"{benchmark}.samples.jsonl").stat().st_mtime
         created = datetime.fromtimestamp(int(changed), UTC).isoformat()
@@ -125,8 +119,8 @@ def export(folder: Path, output: Path) -> list[Path]:
         stamp, name = created.replace(":", "-"), re.sub(r"[^\w.-]+", "-", f"{benchmark}_{model}")
         path = output / f"{stamp}_{name}_{log['eval']['task_id']}.json"
         files.write_json(path, log, indent=None)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,11 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("logs"), help="folder of logs (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        written = export(options.folder, options.output)
+        paths = export(options.folder, options.output)
     except (LaunchError, KeyError, OSError) as error:
         print(f"inspect_log: {error}", file=sys.stderr)
         return 2
-    print("\n".join(f"wrote {path}" for path in written))
+    print("\n".join(f"wrote {path}" for path in paths))
     return 0
 
 

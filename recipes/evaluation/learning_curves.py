@@ -28,21 +28,6 @@ class Run:
     curves: Curves
 
 
-@dataclass(frozen=True)
-class Row:
-    """One metric of one setting: mean over its seeds, with the lowest and highest seed."""
-
-    label: str
-    metric: str
-    seeds: int
-    first_step: int
-    last_step: int
-    first: float
-    last: tuple[float, float, float]
-    best: float
-    best_step: int
-
-
 def read_curves(paths: Iterable[Path]) -> Curves:
     """Read the logs of one run; where files overlap, as after a resume, the later file's value of a step counts.
 
@@ -67,31 +52,30 @@ def _lines(path: Path) -> list[tuple[int, dict]]:
             f"{path} is not a file; expected the jsonl that verl's file logger writes (trainer.logger=[file])"
         )
     lines = path.read_bytes().split(b"\n")
-    found = []
+    steps = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            found.append((int(entry["step"]), dict(entry["data"])))
+            steps.append((int(entry["step"]), dict(entry["data"])))
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):
                 continue
             raise LogError(
                 f'{path}, line {number}: expected {{"step": int, "data": {{...}}}}, found {line[:80]!r}'
             ) from error
-    if not found:
+    if not steps:
         raise LogError(f"{path} holds no step yet")
-    return found
+    return steps
 
 
 def default_metrics(runs: Sequence[Run]) -> list[str]:
     """The training reward and every main validation metric that some run has."""
-    known = {metric for run in runs for metric in run.curves}
-    reward = next(([metric] for metric in REWARD_METRICS if metric in known), [])
+    names = sorted({metric for run in runs for metric in run.curves})
+    reward = [metric for metric in REWARD_METRICS if metric in names][:1]
     for prefix in VALIDATION_PREFIXES:
-        validation = sorted(metric for metric in known if metric.startswith(prefix))
-        if validation:
+        if validation := [metric for metric in names if metric.startswith(prefix)]:
             return reward + validation
     return reward
 
@@ -111,35 +95,27 @@ def by_label(runs: Sequence[Run], metric: str) -> dict[str, list[dict[int, float
     return grouped
 
 
-def table(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
-    """First, last and best value of every metric and label, over the steps that all seeds of the label have."""
-    rows = []
+def table(runs: Sequence[Run], metrics: Sequence[str]) -> str:
+    """First, last and best value of every metric and label, over the steps that all seeds of the label have.
+
+    With several seeds the last value comes with its lowest and highest seed.
+    """
+    lines = [
+        "| run | metric | seeds | first (step) | last (step) | change | best (step) |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for metric in metrics:
         for label, curves in by_label(runs, metric).items():
             mean = mean_curve(curves)
             if not mean:
                 continue
-            first, last = min(mean), max(mean)
-            best = max(mean, key=mean.__getitem__)
+            first, last, best = min(mean), max(mean), max(mean, key=mean.__getitem__)
             ends = [curve[last] for curve in curves]
-            spread = (mean[last], min(ends), max(ends))
-            rows.append(Row(label, metric, len(curves), first, last, mean[first], spread, mean[best], best))
-    return rows
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table; with several seeds the last value comes with its lowest and highest seed."""
-    lines = [
-        "| run | metric | seeds | first (step) | last (step) | change | best (step) |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        last = f"{row.last[0]:.4g}" + (f" [{row.last[1]:.4g}, {row.last[2]:.4g}]" if row.seeds > 1 else "")
-        lines.append(
-            f"| {row.label} | {row.metric} | {row.seeds} | {row.first:.4g} ({row.first_step}) "
-            f"| {last} ({row.last_step}) "
-            f"| {row.last[0] - row.first:+.4g} | {row.best:.4g} ({row.best_step}) |"
-        )
+            spread = f" [{min(ends):.4g}, {max(ends):.4g}]" if len(curves) > 1 else ""
+            lines.append(
+                f"| {label} | {metric} | {len(curves)} | {mean[first]:.4g} ({first}) "
+                f"| {mean[last]:.4g}{spread} ({last}) | {mean[last] - mean[first]:+.4g} | {mean[best]:.4g} ({best}) |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -165,48 +141,44 @@ def table_of_seeds(
     columns = sorted(steps if steps else mean_curve([curve for *_, curve in rows]))
     if not columns:
         raise LogError(f"no step has {', '.join(metrics)} in all runs" if rows else f"no run has {', '.join(metrics)}")
-    head = ["run", "seed", *(["metric"] if len(metrics) > 1 else []), *(f"step {step}" for step in columns), "change"]
+    several = len(metrics) > 1
+    head = ["run", "seed", *(["metric"] if several else []), *(f"step {step}" for step in columns), "change"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for label, number, metric, curve in rows:
-        missing = [step for step in columns if step not in curve]
-        if missing:
-            raise LogError(f"{label}, seed {number}, has no {metric} at step {missing[0]}; it has: {sorted(curve)}")
-        cells = [label, str(number), *([metric] if len(metrics) > 1 else [])]
-        cells += [
-            _cell(curve[step], problems, with_interval=step in (columns[0], columns[-1]), where=(label, step))
-            for step in columns
-        ]
+        cells = [label, str(number), *([metric] if several else [])]
+        for step in columns:
+            if step not in curve:
+                raise LogError(f"{label}, seed {number}, has no {metric} at step {step}; it has: {sorted(curve)}")
+            if problems is not None and not 0 <= curve[step] <= 1:
+                raise LogError(f"{label}, step {step}: expected an accuracy between 0 and 1, found {curve[step]}")
+            cells.append(_cell(curve[step], problems, with_interval=step in (columns[0], columns[-1])))
         change = curve[columns[-1]] - curve[columns[0]]
         cells.append(f"{change:+.4g}" if problems is None else f"{100 * change:+.1f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(value: float, problems: int | None, *, with_interval: bool, where: tuple[str, int]) -> str:
+def _cell(value: float, problems: int | None, *, with_interval: bool) -> str:
     if problems is None:
         return f"{value:.4g}"
-    if not 0 <= value <= 1:
-        raise LogError(f"{where[0]}, step {where[1]}: expected an accuracy between 0 and 1, found {value}")
     if not with_interval:
         return f"{100 * value:.1f}"
     _, low, high = wilson(value * problems, problems)
     return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def keep(runs: Sequence[Run], metrics: Sequence[str], folder: Path) -> list[Path]:
+def write_small_logs(runs: Sequence[Run], metrics: Sequence[str], folder: Path) -> list[Path]:
     """Write the metrics alone as LABEL-1.jsonl, LABEL-2.jsonl, ... in the file logger's own form; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     seeds: dict[str, int] = {}
-    written = []
+    paths = []
     for run in runs:
         seeds[run.label] = seeds.get(run.label, 0) + 1
-        points = {metric: run.curves[metric] for metric in metrics if metric in run.curves}
-        steps = sorted({step for curve in points.values() for step in curve})
-        records = [
-            {"step": step, "data": {metric: curve[step] for metric, curve in points.items() if step in curve}}
-            for step in steps
-        ]
-        path = folder / f"{run.label.replace('/', '_')}-{seeds[run.label]}.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-        written.append(path)
-    return written
+        steps: dict[int, dict[str, float]] = {}
+        for metric in metrics:
+            for step, value in run.curves.get(metric, {}).items():
+                steps.setdefault(step, {})[metric] = value
+        records = [json.dumps({"step": step, "data": data}) + "\n" for step, data in sorted(steps.items())]
+        paths.append(folder / f"{run.label.replace('/', '_')}-{seeds[run.label]}.jsonl")
+        paths[-1].write_text("".join(records), encoding="utf-8")
+    return paths

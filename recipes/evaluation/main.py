@@ -8,28 +8,28 @@ samples, summary.json, tables, plots and run_card.json; the same command again c
 """
 
 import itertools
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from recipes.core import files
 from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchError
-from recipes.evaluation import handoff, partner_readings, presentation
-from recipes.evaluation.benchmark import Benchmark, load
-from recipes.evaluation.generation import Generator
-from recipes.evaluation.grading import Grade, RunningGrader, grade
+from recipes.evaluation import partner, presentation
+from recipes.evaluation.benchmarks import Benchmark, load
+from recipes.evaluation.generate import Generator
+from recipes.evaluation.grade import Grade, RunningGrader, grade
 from recipes.evaluation.metrics import per_problem, summarise
 from recipes.evaluation.prompts import OWN_SHOTS
-from recipes.evaluation.run_card import run_card
-from recipes.evaluation.sample_store import SampledResponse, read_samples
+from recipes.evaluation.sample_store import SampledResponse, Samples, by_problem, read_samples
 from recipes.evaluation.settings import Settings, read_settings
 from recipes.evaluation.stats import compare, macro_results
 from reward_fns.errors import RewardError
 
+# Metric -> problem -> score.
 Scores = dict[str, dict[str, float]]
+Graded = dict[str, list[Grade]]
 
 
 def evaluate(settings: Settings) -> dict[str, Any]:
@@ -39,51 +39,42 @@ def evaluate(settings: Settings) -> dict[str, Any]:
         LaunchError: bad input, a fault of an engine, or data that does not fit.
     """
     benchmarks = load_benchmarks(settings)
+    folder, options = settings.output_dir, settings.metric_options
     try:
-        settings.output_dir.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output_dir: {settings.output_dir} cannot be made: {error}", "output_dir") from error
+        raise ConfigError(f"output_dir: {folder} cannot be made: {error}", "output_dir") from error
     summary: dict[str, Any] = {"models": {}, "comparisons": []}
     scores: dict[str, dict[str, Scores]] = {}
-    written: dict[str, dict[str, Any]] = {}
+    responses: dict[str, dict[str, Samples]] = {}
     cards: dict[str, Any] = {}
-    for name, responses in _responses(settings, benchmarks, cards):
-        for benchmark, samples, graded in responses:
-            if graded is None:
-                print(f"{benchmark.name} has no labels: the responses of {name} are stored and not graded")
-                continue
-            _write_samples(settings.output_dir / name / f"{benchmark.name}.samples.jsonl", benchmark, samples, graded)
-            try:
-                result = summarise(graded, samples, settings.metrics)
-            except ValueError as error:
-                raise DataError(f"{name} on {benchmark.name}: {error}") from error
-            result["groups"] = _by_group(benchmark, per_problem(graded, settings.metrics)[0])
-            summary["models"].setdefault(name, {})[benchmark.name] = result
-            written.setdefault(name, {})[benchmark.name] = samples
-            scores.setdefault(name, {})[benchmark.name] = per_problem(graded, settings.metrics)[0]
-    if settings.partner and settings.handoff.solo:
-        _add_ratios(settings, summary)
-    partner_readings.add_readings(settings, benchmarks, written, summary)
+    for name, benchmark, samples, graded in _graded_responses(settings, benchmarks, cards):
+        if graded is None:
+            print(f"{benchmark.name} has no labels: the responses of {name} are stored and not graded")
+            continue
+        _write_samples(folder / name / f"{benchmark.name}.samples.jsonl", benchmark, samples, graded)
+        try:
+            result = summarise(graded, samples, options)
+        except ValueError as error:
+            raise DataError(f"{name} on {benchmark.name}: {error}") from error
+        of_problems = per_problem(graded, options)[0]
+        result["groups"] = _by_group(benchmark, of_problems)
+        summary["models"].setdefault(name, {})[benchmark.name] = result
+        responses.setdefault(name, {})[benchmark.name] = samples
+        scores.setdefault(name, {})[benchmark.name] = of_problems
+    partner.add_legibility(settings, benchmarks, responses, summary)
     summary["macros"] = {
-        name: macro_results(settings.macro, found, level=settings.metrics.level, seed=settings.metrics.seed)
-        for name, found in scores.items()
+        name: macro_results(settings.macros, of_benchmarks, level=options.level, seed=options.seed)
+        for name, of_benchmarks in scores.items()
     }
     _add_truncated(summary)
-    partner_readings.add_macros(summary)
-    partner_readings.add_ratios(settings, summary)
+    partner.add_macros(summary)
+    partner.add_ratios(settings, summary)
     summary["comparisons"] = _comparisons(settings, scores)
-    sources = {
-        benchmark.name: {
-            "source": dict(benchmark.source),
-            "problems": len(benchmark.problems),
-            "fingerprint": benchmark.fingerprint,
-        }
-        for benchmark in benchmarks
-    }
-    files.write_json(settings.output_dir / "summary.json", summary)
-    files.write_json(settings.output_dir / "run_card.json", run_card(settings.config, sources, cards))
-    files.write(settings.output_dir / "summary.md", presentation.markdown(summary))
-    presentation.plot_pass_at_k(summary, settings.output_dir / "pass_at_k.png")
+    files.write_json(folder / "summary.json", summary)
+    files.write_json(folder / "run_card.json", presentation.run_card(settings, benchmarks, cards))
+    files.write(folder / "summary.md", presentation.markdown(summary))
+    presentation.plot_pass_at_k(summary, folder / "pass_at_k.png")
     return summary
 
 
@@ -106,37 +97,40 @@ def load_benchmarks(settings: Settings) -> list[Benchmark]:
     ]
 
 
-def _responses(settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[str, Any]):
-    """For every model its name and, benchmark by benchmark, its samples and their grades (None without labels).
+def _graded_responses(
+    settings: Settings, benchmarks: Sequence[Benchmark], cards: dict[str, Any]
+) -> Iterator[tuple[str, Benchmark, Samples, Graded | None]]:
+    """For every model and benchmark its name, the samples and their grades (None without labels).
 
-    Models are loaded one at a time.
+    Models are loaded one at a time, when they are reached.
     """
     if settings.score_only is not None:
-        if not settings.score_only.is_file():
-            raise DataError(f"score_only: no file {settings.score_only}")
-        cards[settings.score_only.stem] = {"score_only": str(settings.score_only)}
-        samples = _saved(settings.score_only, benchmarks[0])
-        graded = _grade(settings, benchmarks[0], samples) if benchmarks[0].labelled else None
-        yield settings.score_only.stem, [(benchmarks[0], samples, graded)]
+        name, (benchmark,) = settings.score_only.stem, benchmarks
+        cards[name] = {"score_only": str(settings.score_only)}
+        samples = _saved(settings.score_only, benchmark)
+        yield name, benchmark, samples, _grade(settings, benchmark, samples) if benchmark.labelled else None
         return
-    chosen = [(spec, *found) for spec in settings.models for found in partner_readings.variants(spec, settings)]
-    for number, (spec, name, own) in enumerate(chosen, 1):
-        generator = Generator(spec, own)
+    chosen = [(spec, *variant) for spec in settings.models for variant in partner.variants(spec, settings)]
+    for number, (spec, name, together) in enumerate(chosen, 1):
+        generator = Generator(spec, settings, together)
         cards[name] = asdict(spec) | {
             "loaded": generator.source,
             "sampling": {benchmark.name: asdict(generator.sampling(benchmark.name)) for benchmark in benchmarks},
         }
         try:
-            yield name, [(benchmark, *_graded(own, benchmark, generator, name)) for benchmark in benchmarks]
+            for benchmark in benchmarks:
+                yield name, benchmark, *_generate(settings, benchmark, generator, name)
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{name}: {error}") from error
         finally:
             # Freeing an engine takes a while: done where another one follows.
-            if number < len(chosen) or settings.legibility or settings.readings:
+            if number < len(chosen) or settings.partner.reads("legibility"):
                 generator.close()
 
 
-def _graded(settings: Settings, benchmark: Benchmark, generator: Generator, name: str):
+def _generate(
+    settings: Settings, benchmark: Benchmark, generator: Generator, name: str
+) -> tuple[Samples, Graded | None]:
     """The responses of a model to a benchmark and their grades, made while the engine still writes."""
     if not benchmark.labelled:
         return generator.samples(benchmark, name), None
@@ -150,128 +144,92 @@ def _graded(settings: Settings, benchmark: Benchmark, generator: Generator, name
 
 def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[SampledResponse]]:
     """Saved responses by problem."""
-    found: dict[str, dict[int, SampledResponse]] = {}
-    for sample in read_samples(path)[1]:
-        found.setdefault(sample.problem, {})[sample.sample] = sample
-    known = {problem.id for problem in benchmark.problems}
-    if not found or not found.keys() <= known:
-        raise DataError(
-            f"{path} holds {len(found.keys() - known)} problems that {benchmark.name} does not have, of {len(found)}"
-        )
-    return {problem: [samples[index] for index in sorted(samples)] for problem, samples in found.items()}
+    if not path.is_file():
+        raise DataError(f"score_only: no file {path}")
+    grouped = by_problem(read_samples(path)[1])
+    others = grouped.keys() - {problem.id for problem in benchmark.problems}
+    if not grouped or others:
+        raise DataError(f"{path} holds {len(others)} problems that {benchmark.name} does not have, of {len(grouped)}")
+    return {problem: [samples[index] for index in sorted(samples)] for problem, samples in grouped.items()}
 
 
-def _grade(
-    settings: Settings, benchmark: Benchmark, samples: Mapping[str, Sequence[SampledResponse]]
-) -> dict[str, list[Grade]]:
-    chosen = {key: value for key, value in settings.grading[benchmark.kind].items() if value is not None}
-    golds = {problem.id: problem.gold for problem in benchmark.problems}
+def _grade(settings: Settings, benchmark: Benchmark, samples: Samples) -> Graded:
     try:
         return grade(
             benchmark.kind,
             samples,
-            golds,
-            {**benchmark.grading, **chosen},
-            classes=any(k > 1 for k in settings.metrics.k),
+            {problem.id: problem.gold for problem in benchmark.problems},
+            {**benchmark.grading, **settings.grading_of(benchmark.kind)},
+            classes=max(settings.k) > 1,
             choices={problem.id: len(problem.options) for problem in benchmark.problems},
         )
     except RewardError as error:
         raise DataError(f"grading {benchmark.name}: {error}") from error
 
 
-def _write_samples(path: Path, benchmark: Benchmark, samples, graded: Mapping[str, Sequence[Grade]]) -> None:
-    asked = {problem.id: {"question": problem.question, "gold": str(problem.gold)} for problem in benchmark.problems}
-    files.write_json_lines(
-        path,
-        (
-            asdict(sample) | asked[problem] | asdict(judged)
-            for problem, found in samples.items()
-            for sample, judged in zip(found, graded[problem], strict=True)
-        ),
+def _write_samples(path: Path, benchmark: Benchmark, samples: Samples, graded: Graded) -> None:
+    problems = {problem.id: {"question": problem.question, "gold": str(problem.gold)} for problem in benchmark.problems}
+    rows = (
+        asdict(sample) | problems[problem] | asdict(judged)
+        for problem, of_problem in samples.items()
+        for sample, judged in zip(of_problem, graded[problem], strict=True)
     )
+    files.write_json_lines(path, rows)
 
 
 def _add_truncated(summary: dict[str, Any]) -> None:
     """Give every macro average the share of truncated responses, with its own weights."""
     for model, macros in summary["macros"].items():
         results = summary["models"][model]
-        for found in macros.values():
-            if "metrics" in found:
-                pooled = [
-                    sum(results[name]["truncated"] * results[name]["problems"] for name in part)
-                    / sum(results[name]["problems"] for name in part)
-                    for part in found["parts"]
+        for macro in macros.values():
+            if "metrics" in macro:
+                parts = [[results[name] for name in part] for part in macro["parts"]]
+                shares = [
+                    sum(one["truncated"] * one["problems"] for one in part) / sum(one["problems"] for one in part)
+                    for part in parts
                 ]
-                found["truncated"] = sum(pooled) / len(pooled)
-
-
-def _add_ratios(settings: Settings, summary: dict[str, Any]) -> None:
-    folder = Path(settings.handoff.solo)
-    try:
-        solo = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        made_with = json.loads((folder / "run_card.json").read_text(encoding="utf-8"))["config"]["sampling"]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"handoff.solo: {folder} is no output folder of an evaluation: {error}") from error
-    if made_with != settings.config["sampling"]:
-        raise DataError(
-            f"handoff.solo: {folder} was sampled with {made_with}, this handoff with {settings.config['sampling']}; "
-            "a ratio needs equal settings"
-        )
-    for spec in settings.models:
-        for benchmark, result in summary["models"].get(f"{spec.name}+handoff", {}).items():
-            alone = solo["models"].get(spec.name, {}).get(benchmark)
-            if alone is None:
-                raise DataError(f"handoff.solo: {folder} has no result of {spec.name} on {benchmark}")
-            result["handoff_ratio"] = handoff.ratios(result, alone)
+                macro["truncated"] = sum(shares) / len(shares)
 
 
 def _by_group(benchmark: Benchmark, scores: Scores) -> dict[str, dict[str, float]]:
     """Mean of every metric by subject or level, with the number of problems."""
     groups: dict[str, list[str]] = {}
     for problem in benchmark.problems:
-        if problem.group:
+        if problem.group and all(problem.id in values for values in scores.values()):
             groups.setdefault(problem.group, []).append(problem.id)
-    result: dict[str, dict[str, float]] = {}
-    for group, members in sorted(groups.items()):
-        counted = [problem for problem in members if all(problem in found for found in scores.values())]
-        if counted:
-            result[group] = {"problems": len(counted)} | {
-                metric: sum(found[problem] for problem in counted) / len(counted) for metric, found in scores.items()
-            }
-    return result
+    return {
+        group: {"problems": len(members)}
+        | {metric: sum(values[name] for name in members) / len(members) for metric, values in scores.items()}
+        for group, members in sorted(groups.items())
+    }
 
 
 def _comparisons(settings: Settings, scores: Mapping[str, Mapping[str, Scores]]) -> list[dict[str, Any]]:
-    rows = []
+    options, rows = settings.metric_options, []
     for first, second in itertools.combinations(scores, 2):
-        if settings.readings and presentation.reading_of(first) != presentation.reading_of(second):
+        if presentation.handoff_of(first) != presentation.handoff_of(second):
             continue
         for benchmark, metrics in scores[first].items():
-            for metric, values in metrics.items():
-                other = scores[second][benchmark].get(metric, {})
+            for metric, ours in metrics.items():
+                theirs = scores[second][benchmark].get(metric, {})
                 # Under the rule "parsable" the models may count different problems; only the shared ones are paired.
-                shared = values.keys() & other.keys()
-                if not shared:
-                    continue
-                found = compare(
-                    {problem: values[problem] for problem in shared},
-                    {problem: other[problem] for problem in shared},
-                    level=settings.metrics.level,
-                    seed=settings.metrics.seed,
-                )
-                row = asdict(found) | {"difference": found.difference._asdict()}
-                rows.append({"first": first, "second": second, "benchmark": benchmark, "metric": metric} | row)
+                shared = ours.keys() & theirs.keys()
+                if shared:
+                    pair = ({problem: side[problem] for problem in shared} for side in (ours, theirs))
+                    result = compare(*pair, level=options.level, seed=options.seed)
+                    names = {"first": first, "second": second, "benchmark": benchmark, "metric": metric}
+                    rows.append(names | asdict(result) | {"difference": result.difference._asdict()})
     return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help"} & set(given):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
     try:
-        settings = read_settings(given)
+        settings = read_settings(arguments)
         summary = evaluate(settings)
     except LaunchError as error:
         print(f"evaluation: {error}", file=sys.stderr)

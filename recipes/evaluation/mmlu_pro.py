@@ -55,31 +55,31 @@ def group_accuracies(accuracies: Mapping[str, float], questions: Mapping[str, in
     Raises:
         ValueError: a subject is unknown, or missing.
     """
-    found = {_subject(name): value for name, value in accuracies.items()}
-    weights = dict(SUBJECT_QUESTIONS) if questions is None else {_subject(n): count for n, count in questions.items()}
-    unknown, missing = sorted(found.keys() - SUBJECT_QUESTIONS.keys()), sorted(weights.keys() - found.keys())
-    if unknown or missing or found.keys() - weights.keys():
+    by_subject = {_subject(name): value for name, value in accuracies.items()}
+    weights = {_subject(name): count for name, count in (questions or SUBJECT_QUESTIONS).items()}
+    unknown = sorted(by_subject.keys() - SUBJECT_QUESTIONS.keys())
+    if unknown or by_subject.keys() != weights.keys():
         raise ValueError(
-            f"expected the 14 subjects of MMLU-Pro; unknown: {unknown}, without accuracy: {missing}, "
-            f"without number of questions: {sorted(found.keys() - weights.keys())}"
+            f"expected the 14 subjects of MMLU-Pro; unknown: {unknown}, without accuracy: "
+            f"{sorted(weights.keys() - by_subject.keys())}, without number of questions: "
+            f"{sorted(by_subject.keys() - weights.keys())}"
         )
-    members = {**GROUPS, "Avg": tuple(SUBJECT_QUESTIONS)}
     result = {}
-    for group, subjects in members.items():
-        asked = [subject for subject in subjects if weights.get(subject)]
-        if asked:
-            total = sum(weights[subject] for subject in asked)
-            result[group] = sum(found[subject] * weights[subject] for subject in asked) / total
+    for group, members in {**GROUPS, "Avg": tuple(SUBJECT_QUESTIONS)}.items():
+        subjects = [subject for subject in members if weights.get(subject)]
+        if subjects:
+            total = sum(weights[subject] for subject in subjects)
+            result[group] = sum(by_subject[subject] * weights[subject] for subject in subjects) / total
     return result
+
+
+def _subject(name: str) -> str:
+    return name.strip().lower().replace("_", " ")
 
 
 def guess_is_right(options: int, gold: int) -> bool:
     """Whether the official script's guess for an unreadable response hits; it seeds anew for each response."""
     return random.Random(12345).randint(0, options - 1) == gold
-
-
-def _subject(name: str) -> str:
-    return name.strip().lower().replace("_", " ")
 
 
 def format_question(question: str, options: Sequence[str], reasoning: str = "") -> str:
@@ -110,11 +110,11 @@ def few_shot_prompt(
 
     Without any shot the prompt is returned whatever its length.
     """
-    for kept in range(len(shots), -1, -1):
-        prompt = _INSTRUCTION.format(subject=subject) + "".join(shots[:kept]) + question
-        if kept == 0 or count_tokens(prompt) < budget:
-            return prompt, kept
-    raise AssertionError("a prompt without shots always passes")
+    for count in range(len(shots), 0, -1):
+        prompt = _INSTRUCTION.format(subject=subject) + "".join(shots[:count]) + question
+        if count_tokens(prompt) < budget:
+            return prompt, count
+    return _INSTRUCTION.format(subject=subject) + question, 0
 
 
 def regroup(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -127,12 +127,10 @@ def regroup(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         return {"": group_accuracies(summary)}
     result = {}
     for model, benchmarks in summary["models"].items():
-        groups = benchmarks.get("mmlu_pro", {}).get("groups")
-        if groups:
-            accuracies = {subject: found["pass@1"] for subject, found in groups.items()}
-            result[model] = group_accuracies(
-                accuracies, {name: int(found["problems"]) for name, found in groups.items()}
-            )
+        if groups := benchmarks.get("mmlu_pro", {}).get("groups"):
+            accuracies = {subject: group["pass@1"] for subject, group in groups.items()}
+            counts = {subject: int(group["problems"]) for subject, group in groups.items()}
+            result[model] = group_accuracies(accuracies, counts)
     if not result:
         raise ValueError("the summary holds no result on mmlu_pro")
     return result
@@ -144,17 +142,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("summary", type=Path)
     path = parser.parse_args(arguments).summary
     try:
-        found = regroup(json.loads(path.read_text(encoding="utf-8")))
+        models = regroup(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         print(f"mmlu_pro: {error}", file=sys.stderr)
         return 2
     except (KeyError, TypeError, AttributeError) as error:
-        what = "neither a summary.json of an evaluation nor {subject: accuracy}"
-        print(f"mmlu_pro: {path} is {what}: {type(error).__name__}: {error}", file=sys.stderr)
+        expected = "neither a summary.json of an evaluation nor {subject: accuracy}"
+        print(f"mmlu_pro: {path} is {expected}: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     names = [*GROUPS, "Avg"]
     print("| model | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
-    for model, groups in found.items():
+    for model, groups in models.items():
         cells = (f"{100 * groups[name]:.2f}" if name in groups else "" for name in names)
         print(f"| {model} | " + " | ".join(cells) + " |")
     return 0

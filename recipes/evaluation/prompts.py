@@ -1,6 +1,5 @@
 """Prompts: from a problem to token ids, or to the messages of a chat endpoint, every choice explicit."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -8,11 +7,9 @@ from typing import Any
 import yaml
 
 from recipes.errors import ConfigError
-from recipes.evaluation.benchmark import Benchmark
-from recipes.evaluation.mmlu_pro import few_shot_prompt, format_question
-from recipes.evaluation.problem import PROMPT_FIELDS, Problem
+from recipes.evaluation.benchmarks import PROMPT_FIELDS, Benchmark, Problem
+from recipes.evaluation.mmlu_pro import LETTERS, few_shot_prompt, format_question
 
-LETTERS = "ABCDEFGHIJ"
 OWN_SHOTS = "own"
 
 
@@ -43,19 +40,13 @@ class PromptOptions:
 
 def question_text(problem: Problem, benchmark: Benchmark, options: PromptOptions) -> str:
     """The text a model is asked. Plain replacement: a question may hold braces."""
-    template = options.template or benchmark.prompt
-    text = template.replace("{options}", option_lines(problem.options))
+    if len(problem.options) > len(LETTERS):
+        raise ConfigError(f"found {len(problem.options)} options; at most {len(LETTERS)} have letters")
+    listed = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, problem.options, strict=False))
+    text = (options.template or benchmark.prompt).replace("{options}", listed)
     for name in PROMPT_FIELDS:
-        if "{" + name + "}" in text:
-            text = text.replace("{" + name + "}", str(problem.fields.get(name, "")))
+        text = text.replace("{" + name + "}", str(problem.fields.get(name, "")))
     return few_shot_text(options.few_shot) + text.replace("{question}", problem.question) + options.suffix
-
-
-def option_lines(choices: Sequence[str]) -> str:
-    """Options as lines "A. ...", "B. ..."."""
-    if len(choices) > len(LETTERS):
-        raise ConfigError(f"found {len(choices)} options; at most {len(LETTERS)} have letters")
-    return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
 
 
 def few_shot_text(preset: str | None) -> str:
@@ -69,8 +60,8 @@ def few_shot_text(preset: str | None) -> str:
     folder = files("recipes.evaluation").joinpath("config", "few_shot")
     path = folder.joinpath(f"{preset}.yaml")
     if not path.is_file():
-        known = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
-        raise ConfigError(f"no few-shot preset {preset!r}; there are {', '.join(known)}", "prompt.few_shot")
+        presets = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
+        raise ConfigError(f"no few-shot preset {preset!r}; there are {', '.join(presets)}", "prompt.few_shot")
     card = yaml.safe_load(path.read_text(encoding="utf-8"))
     shots = [
         card["template"].replace("{question}", shot["question"]).replace("{answer}", shot["answer"])
@@ -104,20 +95,17 @@ def encode(tokenizer: Any, problem: Problem, benchmark: Benchmark, options: Prom
         text = tokenizer.apply_chat_template(
             messages(problem, benchmark, options), tokenize=False, add_generation_prompt=True, **extra
         )
-        ids = tokenizer.encode(text, add_special_tokens=False)
+        return _with_bos(tokenizer, tokenizer.encode(text, add_special_tokens=False), options.bos)
+    if options.few_shot == OWN_SHOTS:
+        text, _ = few_shot_prompt(
+            problem.group,
+            benchmark.shots.get(problem.group, ()),
+            format_question(problem.question, problem.options),
+            lambda prompt: len(tokenizer.encode(prompt)),
+        )
     else:
-        if options.few_shot == OWN_SHOTS:
-            plain = _with_own_shots(tokenizer, problem, benchmark)
-        else:
-            plain = problem.question if problem.messages else question_text(problem, benchmark, options)
-        ids = tokenizer.encode(plain, add_special_tokens=options.bos is None)
-    return _with_bos(tokenizer, ids, options.bos)
-
-
-def _with_own_shots(tokenizer: Any, problem: Problem, benchmark: Benchmark) -> str:
-    asked = format_question(problem.question, problem.options)
-    shots = benchmark.shots.get(problem.group, ())
-    return few_shot_prompt(problem.group, shots, asked, lambda text: len(tokenizer.encode(text)))[0]
+        text = problem.question if problem.messages else question_text(problem, benchmark, options)
+    return _with_bos(tokenizer, tokenizer.encode(text, add_special_tokens=options.bos is None), options.bos)
 
 
 def _with_bos(tokenizer: Any, ids: list[int], bos: bool | None) -> list[int]:

@@ -63,42 +63,35 @@ def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str =
     figure.savefig(output, dpi=150)
 
 
-def summary_table(runs: Sequence[Run], metrics: Sequence[str]) -> str:
-    """A row for each label and metric."""
-    return learning_curves.markdown(learning_curves.table(runs, metrics))
-
-
 def write_report(
     runs: Sequence[Run],
     output: Path,
     markdown: Path | None = None,
     metrics: Sequence[str] | None = None,
     title: str = "",
-    kept: Path | None = None,
-    text_of: Callable[[Sequence[Run], Sequence[str]], str] = summary_table,
+    small_logs: Path | None = None,
+    table: Callable[[Sequence[Run], Sequence[str]], str] = learning_curves.table,
 ) -> str:
     """Draw the curves, write the table if asked, and return it.
 
     Args:
         metrics: which to show; the training reward and the main validation metrics when None.
-        kept: folder for a small log of each run, with these metrics alone.
-        text_of: makes the table of runs and metrics.
+        small_logs: folder for a small log of each run, with these metrics alone.
+        table: makes the table of runs and metrics.
 
     Raises:
         LogError: no run has one of the metrics.
     """
     chosen = list(metrics) if metrics else learning_curves.default_metrics(runs)
-    known = sorted({metric for run in runs for metric in run.curves})
-    missing = [metric for metric in chosen if metric not in known]
+    names = sorted({metric for run in runs for metric in run.curves})
+    missing = [metric for metric in chosen if metric not in names]
     if missing or not chosen:
-        what = (
-            f"no run has {', '.join(missing)}" if missing else "the runs have neither a reward nor a validation metric"
-        )
-        raise LogError(f"{what}; they have: {', '.join(known) or 'nothing'}")
-    text = text_of(runs, chosen)
+        problem = f"no run has {', '.join(missing)}" if missing else "the runs have no reward and no validation metric"
+        raise LogError(f"{problem}; they have: {', '.join(names) or 'nothing'}")
+    text = table(runs, chosen)
     draw(runs, chosen, output, title)
-    if kept is not None:
-        learning_curves.keep(runs, chosen, kept)
+    if small_logs is not None:
+        learning_curves.write_small_logs(runs, chosen, small_logs)
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(text, encoding="utf-8")
@@ -122,16 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--steps and --problems belong to --by-seed")
     if options.problems is not None and options.problems < 1:
         parser.error(f"--problems must be at least 1, not {options.problems}")
-    text_of = (
-        partial(learning_curves.table_of_seeds, steps=options.steps, problems=options.problems)
-        if options.by_seed
-        else summary_table
-    )
+    table = learning_curves.table
+    if options.by_seed:
+        table = partial(learning_curves.table_of_seeds, steps=options.steps, problems=options.problems)
     try:
         runs = [read_run(argument) for argument in options.runs]
-        print(
-            write_report(runs, options.output, options.markdown, options.metrics, options.title, options.keep, text_of)
-        )
+        print(write_report(runs, options.output, options.markdown, options.metrics, options.title, options.keep, table))
     except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """The responses of one model to one benchmark; a killed run loses no finished problem."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,14 @@ class SampledResponse:
     own_spans: list[list[int]] | None = None
 
 
+Samples = Mapping[str, Sequence[SampledResponse]]
+# Called with a problem's id and its n samples, as soon as they are finished.
+OnDone = Callable[[str, Sequence[SampledResponse]], None]
+
+
 def responses_of(problem: str, answer: Answer) -> list[SampledResponse]:
     """The completions of a problem as its responses."""
+    # A server that counts tokens and does not list them counts those of all completions together.
     alone = answer.completion_tokens if len(answer.completions) == 1 else None
     return [
         SampledResponse(
@@ -56,39 +62,29 @@ class SampleStore:
 
     The first line holds the settings that made the samples; other settings are refused. Samples of a problem that a
     killed process left unfinished stay in the file and are passed over.
+
+    Args:
+        settings: everything that decides what a response looks like: model, prompts, sampling. JSON values only.
+        n: samples per problem.
+
+    Raises:
+        JournalError: the file was made with other settings, is damaged before its last line, or is being written by
+            another process.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], n: int):
-        """Open or create the store.
-
-        Args:
-            settings: everything that decides what a response looks like: model, prompts, sampling. JSON values only.
-            n: samples per problem.
-
-        Raises:
-            JournalError: the file was made with other settings, is damaged before its last line, or is being written by
-                another process.
-        """
         self.path, self._n = Path(path), n
         self._journal = Journal(self.path, settings)
         try:
-            grouped: dict[str, dict[int, SampledResponse]] = {}
-            for sample in _samples(self.path, self._journal.records()):
-                grouped.setdefault(sample.problem, {})[sample.sample] = sample
+            grouped = by_problem(_samples(self.path, self._journal.records()))
         except JournalError:
             self._journal.close()
             raise
-        wanted = set(range(n))
-        self._samples = {
-            problem: [found[index] for index in range(n)]
-            for problem, found in grouped.items()
-            if wanted <= found.keys()
+        self.finished = {
+            problem: [samples[index] for index in range(n)]
+            for problem, samples in grouped.items()
+            if set(range(n)) <= samples.keys()
         }
-
-    @property
-    def finished(self) -> dict[str, list[SampledResponse]]:
-        """The samples of every finished problem, in order of their position."""
-        return self._samples
 
     def add(self, problem: str, samples: Sequence[SampledResponse]) -> None:
         """Store all samples of a problem.
@@ -99,11 +95,19 @@ class SampleStore:
         if [(sample.problem, sample.sample) for sample in samples] != [(problem, i) for i in range(self._n)]:
             raise ValueError(f"problem {problem}: expected samples 0 to {self._n - 1} of it, found {len(samples)}")
         self._journal.extend(asdict(sample) for sample in samples)
-        self._samples[problem] = list(samples)
+        self.finished[problem] = list(samples)
 
     def close(self) -> None:
         """Close the file."""
         self._journal.close()
+
+
+def by_problem(samples: Iterable[SampledResponse]) -> dict[str, dict[int, SampledResponse]]:
+    """Samples by problem and position; the last one of a position counts."""
+    grouped: dict[str, dict[int, SampledResponse]] = {}
+    for sample in samples:
+        grouped.setdefault(sample.problem, {})[sample.sample] = sample
+    return grouped
 
 
 def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[SampledResponse]]:
@@ -129,10 +133,10 @@ def read_graded(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def _samples(path: Path, records: Iterable[Mapping[str, Any]]) -> Iterable[SampledResponse]:
-    known = {field.name for field in fields(SampledResponse)}
+    columns = {column.name for column in fields(SampledResponse)}
     for record in records:
         try:
-            sample = SampledResponse(**{key: value for key, value in record.items() if key in known})
+            sample = SampledResponse(**{key: value for key, value in record.items() if key in columns})
         except TypeError as error:
             raise JournalError(f"{path}: a line is no sample ({error}): {str(record)[:80]}") from error
         if not isinstance(sample.tokens, int) or not isinstance(sample.sample, int) or sample.sample < 0:

@@ -1,26 +1,33 @@
 """The composed configuration of an evaluation, read into typed values before anything is loaded."""
 
-import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval, Len
+from annotated_types import Ge, Gt, Interval, Len, Lt
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recipes.core.settings import Count, CountOrZero, Positive, Share, check_value, read
+from recipes.core.sampling import Sampling
+from recipes.core.settings import Count, CountOrZero, NonNegative, Positive, PositiveShare, Share, read
 from recipes.errors import ConfigError
-from recipes.evaluation.metrics import MetricOptions
-from recipes.evaluation.option_kinds import check_options
+from recipes.evaluation.metrics import MetricOptions, Rule
 from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
-from recipes.evaluation.sampling import resolve
-from recipes.evaluation.stats import Macro, read_macros
+from recipes.evaluation.stats import Abstention, Macro, read_macros
+from reward_fns import math, multiple_choice
+from reward_fns.extract import AnswerScope
+
+Text = Annotated[str, Len(1)]
+Reading = Literal["sentence_handoff", "word_handoff", "legibility"]
+READINGS: tuple[Reading, ...] = ("sentence_handoff", "word_handoff", "legibility")
+# The response limit of thinking models whose generation config states none.
+THINKING_TOKENS = 32_768
+_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 3072}
 
 
 @dataclass(frozen=True)
@@ -48,38 +55,80 @@ class ModelSpec:
     weights: str | None = None
 
 
-# What can be read with a partner -> how the two write each response, None where the model writes alone.
-READINGS: dict[str, Literal["separator", "word"] | None] = {
-    "sentence_handoff": "separator",
-    "word_handoff": "word",
-    "legibility": None,
-}
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How responses are sampled; what is None comes from the preset."""
 
-
-# Nodes whose keys are names of others: of vLLM's arguments, of benchmarks.
-_OPEN = {"data", "engine", "endpoint.extra_body"}
+    preset: Literal["greedy", "model"]
+    n: Count
+    temperature: NonNegative | None
+    top_p: PositiveShare | None
+    top_k: Annotated[int, Ge(-1)] | None
+    max_tokens: Count | None
+    budgets: dict[str, Count] | None
+    stop: tuple[Text, ...]
+    seed: int
 
 
 @dataclass(frozen=True)
-class PartnerReadings:
-    """The partner beside which every model is evaluated, after it was evaluated alone, and what is read with it."""
+class MathGrading:
+    """Options of `reward_fns.math`."""
 
-    model: ModelSpec
-    readings: tuple[str, ...]
+    mode: math.Mode
+    answer_scope: AnswerScope
+    time_limit: Positive
+    workers: Count | None
+
+
+@dataclass(frozen=True)
+class ChoiceGrading:
+    """Options of `reward_fns.multiple_choice`; None is the benchmark's own."""
+
+    style: multiple_choice.Style | None
+    letters: Text | None
+    guess: bool | None
+
+
+@dataclass(frozen=True)
+class GradingOptions:
+    """How answers are read and compared, by kind of benchmark."""
+
+    math: MathGrading
+    multiple_choice: ChoiceGrading
+
+
+@dataclass(frozen=True)
+class MetricRules:
+    """See `metrics.MetricOptions`."""
+
+    denominator: Rule
+    majority: Literal["expected", "first"]
+    abstention: Abstention
 
 
 @dataclass(frozen=True)
 class HandoffOptions:
     """How two models write in turns; config/evaluation.yaml describes each option."""
 
-    by: Literal["separator", "word"]
     prob_own: Share
     max_gap_tokens: Count
     starts: Literal["model", "partner"]
-    separator: str
+    separator: Text
     max_rounds: Count
     partner_memory: Annotated[float, Interval(gt=0, lt=1)]
-    solo: str | None
+
+
+@dataclass(frozen=True)
+class PartnerOptions:
+    """The partner beside which every model is evaluated, after it was evaluated alone, and what is read with it."""
+
+    model: ModelSpec | None
+    readings: Annotated[tuple[Reading, ...], Len(1)] | None
+    legibility_responses: Count | None
+
+    def reads(self, reading: Reading) -> bool:
+        """Whether this reading is asked for; without a list all are."""
+        return self.model is not None and (self.readings is None or reading in self.readings)
 
 
 @dataclass(frozen=True)
@@ -94,29 +143,48 @@ class EndpointOptions:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a run needs, checked."""
+    """config/evaluation.yaml, which describes each option, checked."""
 
     models: tuple[ModelSpec, ...]
-    benchmarks: tuple[str, ...]
-    data: Mapping[str, str]
+    benchmarks: Annotated[tuple[Text, ...], Len(1)]
+    data: dict[str, Text | None]
     data_dir: Path
-    limit: int | None
-    sampling: Mapping[str, Any]
-    prompt: PromptOptions
-    metrics: MetricOptions
-    grading: Mapping[str, Mapping[str, Any]]
-    macro: Mapping[str, Macro]
-    partner: ModelSpec | None
-    handoff: HandoffOptions
-    legibility: ModelSpec | None
-    legibility_responses: int | None
-    readings: PartnerReadings | None
-    engine: Mapping[str, Any]
-    engines: int
-    endpoint: EndpointOptions
-    score_only: Path | None
+    limit: Count | None
+    k: Annotated[tuple[Count, ...], Len(1)]
+    macro: Any
+    note: str
+    level: Annotated[float, Gt(0), Lt(1)]
     output_dir: Path
-    config: Mapping[str, Any]
+    score_only: Path | None
+    sampling: SamplingOptions
+    prompt: PromptOptions
+    grading: GradingOptions
+    metrics: MetricRules
+    partner: PartnerOptions
+    handoff: HandoffOptions
+    engine: dict[str, Any]
+    endpoint: EndpointOptions
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """Macro averages by name."""
+        return read_macros(self.macro)
+
+    @property
+    def metric_options(self) -> MetricOptions:
+        """Which numbers, and by which rules."""
+        return MetricOptions(
+            k=tuple(sorted(set(self.k))), level=self.level, seed=self.sampling.seed, **asdict(self.metrics)
+        )
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """Options of `vllm.LLM`."""
+        return {key: value for key, value in self.engine.items() if value is not None}
+
+    def grading_of(self, kind: str) -> dict[str, Any]:
+        """The options of one kind's grader that are set."""
+        return {key: value for key, value in asdict(getattr(self.grading, kind)).items() if value is not None}
 
 
 def read_settings(overrides: Sequence[str]) -> Settings:
@@ -129,105 +197,40 @@ def read_settings(overrides: Sequence[str]) -> Settings:
     try:
         with initialize_config_module("recipes.evaluation.config", version_base=None):
             composed = compose("evaluation", overrides=list(overrides))
-            _refuse_unknown(composed, compose("evaluation"))
         config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(" ".join(line.strip() for line in f"{error} ({cause})".splitlines()[:3])) from error
-    check_options(config)
-    _check_sampling(config["sampling"], config["benchmarks"])
-    wanted = config["k"] if isinstance(config["k"], list) else [config["k"]]
-    check_value(Annotated[list[Count], Len(1)], wanted, "k")
-    partner = config["handoff"]["partner"]
-    turns = {key: value for key, value in config["handoff"].items() if key != "partner"}
-    settings = Settings(
-        models=tuple(_model(entry, "models") for entry in config["models"]),
-        benchmarks=tuple(config["benchmarks"]),
-        data=config["data"],
-        data_dir=Path(config["data_dir"]),
-        limit=config["limit"],
-        sampling=config["sampling"],
-        prompt=read(PromptOptions, config["prompt"], "prompt"),
-        metrics=MetricOptions(
-            k=tuple(sorted(set(wanted))), level=config["level"], seed=config["sampling"]["seed"], **config["metrics"]
-        ),
-        grading=config["grading"],
-        macro=read_macros(config["macro"]),
-        partner=_model(partner, "handoff.partner") if partner else None,
-        handoff=read(HandoffOptions, turns, "handoff"),
-        legibility=_model(reader, "legibility.partner") if (reader := config["legibility"]["partner"]) else None,
-        legibility_responses=config["legibility"]["responses"],
-        readings=_readings(config["partner"]),
-        engine={key: value for key, value in config["engine"].items() if value is not None},
-        engines=config["engines"],
-        endpoint=read(EndpointOptions, config["endpoint"], "endpoint"),
-        score_only=Path(config["score_only"]) if config["score_only"] else None,
-        output_dir=Path(config["output_dir"]),
-        config=config,
-    )
+    if isinstance(config["models"], list):
+        config["models"] = [_model(entry, "models") for entry in config["models"]]
+    if isinstance(config["partner"], dict) and config["partner"]["model"]:
+        config["partner"]["model"] = _model(config["partner"]["model"], "partner.model")
+    if isinstance(config["k"], int):
+        config["k"] = [config["k"]]
+    settings = read(Settings, config, "")
     _check(settings)
+    _check_partner(settings)
     return settings
 
 
-def _refuse_unknown(node: DictConfig, known: DictConfig, prefix: str = "") -> None:
-    """Refuse a key that was added with a plus sign where nothing would read it."""
-    for name in node:
-        key = f"{prefix}{name}"
-        if name not in known:
-            near = difflib.get_close_matches(str(name), map(str, known), n=1, cutoff=0.6)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else ""
-            raise ConfigError(f"unknown key {key!r}: the evaluation would not read it{hint}", key)
-        if key not in _OPEN and isinstance(known[name], DictConfig) and isinstance(node[name], DictConfig):
-            _refuse_unknown(node[name], known[name], f"{key}.")
-
-
-def _check_sampling(config: Mapping[str, Any], benchmarks: Sequence[str]) -> None:
-    """Refuse bad values before a model is looked at; with preset=model its generation config is checked later."""
-    names = {Path(name).stem for name in benchmarks}
-    unknown = sorted(set(config["budgets"] or {}) - names)
-    if unknown:
-        raise ConfigError(
-            f"sampling.budgets: {', '.join(unknown)} is none of the benchmarks {', '.join(sorted(names))}",
-            "sampling.budgets",
-        )
-    recommended = {"do_sample": True} if config["preset"] == "model" else None
-    for name in names:
-        resolve(config, recommended, name)
-
-
-def _model(entry: Any, key: str) -> ModelSpec:
+def _model(entry: Any, key: str) -> dict[str, Any]:
+    """The fields of a `ModelSpec` from a path or a mapping."""
     if isinstance(entry, str):
-        return ModelSpec(name=_short_name(entry), path=entry)
-    known = {"name", "path", "endpoint", "model", "tokenizer"}
-    well_formed = isinstance(entry, dict) and entry.keys() <= known
+        return asdict(ModelSpec(name=_short_name(entry), path=entry))
+    keys = {"name", "path", "endpoint", "model", "tokenizer"}
+    well_formed = isinstance(entry, dict) and entry.keys() <= keys
     if not well_formed or bool(entry.get("path")) == bool(entry.get("endpoint")):
         raise ConfigError(
-            f"{key}: expected a path, or one of path and endpoint with {sorted(known)}, found {entry}", key
+            f"{key}: expected a path, or one of path and endpoint with {sorted(keys)}, found {entry}", key
         )
-    if entry.get("endpoint") and not entry.get("model"):
-        raise ConfigError(f"{key}: the endpoint {entry['endpoint']} needs model=, the name it serves", key)
-    name = entry.get("name") or _short_name(entry.get("path") or entry["model"])
     urls = entry.get("endpoint") or []
     urls = tuple([urls] if isinstance(urls, str) else urls)
+    if urls and not entry.get("model"):
+        raise ConfigError(f"{key}: the endpoint {urls[0]} needs model=, the name it serves", key)
     if len(set(urls)) < len(urls):
         raise ConfigError(f"{key}: an endpoint is named twice in {list(urls)}", key)
-    return ModelSpec(name, entry.get("path"), urls, entry.get("model"), entry.get("tokenizer"))
-
-
-def _readings(config: Mapping[str, Any]) -> PartnerReadings | None:
-    wanted = config["readings"]
-    if not config["model"]:
-        if wanted:
-            raise ConfigError(f"partner.readings={wanted} needs partner.model, the model to read with", "partner.model")
-        return None
-    unknown = [name for name in wanted or () if name not in READINGS] if isinstance(wanted, list | None) else [wanted]
-    if unknown or wanted == []:
-        raise ConfigError(
-            f"partner.readings: expected some of {', '.join(READINGS)}, found {wanted}", "partner.readings"
-        )
-    return PartnerReadings(
-        _model(config["model"], "partner.model"), tuple(name for name in READINGS if not wanted or name in wanted)
-    )
+    name = entry.get("name") or _short_name(entry.get("path") or entry["model"])
+    return asdict(ModelSpec(name, entry.get("path"), urls, entry.get("model"), entry.get("tokenizer")))
 
 
 def _short_name(path: str) -> str:
@@ -236,71 +239,94 @@ def _short_name(path: str) -> str:
 
 
 def _check(settings: Settings) -> None:
-    if not settings.benchmarks:
-        raise ConfigError("benchmarks is empty; name some, such as benchmarks=[math_500]", "benchmarks")
+    names = [Path(name).stem for name in settings.benchmarks]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"benchmarks: two have the same name in {names}, and so one place for results", "benchmarks")
+    if unknown := sorted(set(settings.sampling.budgets or {}) - set(names)):
+        raise ConfigError(
+            f"sampling.budgets: {', '.join(unknown)} is none of the benchmarks {', '.join(names)}", "sampling.budgets"
+        )
+    # With preset=model the model's generation config is checked when it is read.
+    for name in names:
+        resolve(settings.sampling, {"do_sample": True}, name)
     if settings.score_only is not None:
-        if settings.models or len(settings.benchmarks) != 1:
+        if settings.models or len(names) != 1:
             raise ConfigError("score_only grades one file again: give one benchmark and no models", "score_only")
     elif not settings.models:
         raise ConfigError("models is empty; name some, such as models=[Qwen/Qwen3-4B]", "models")
-    names = [model.name for model in settings.models]
-    if len(set(names)) != len(names):
+    elif max(settings.k) > settings.sampling.n:
         raise ConfigError(
-            f"two models have the same name, {names}; give one of them {{name: ..., path: ...}}", "models"
+            f"k={max(settings.k)} needs sampling.n of at least as many, found {settings.sampling.n}", "sampling.n"
         )
-    largest, n = settings.metrics.k[-1], settings.sampling["n"]
-    if settings.score_only is None and largest > n:
-        raise ConfigError(f"k={largest} needs sampling.n of at least as many, found {n}", "sampling.n")
+    models = [model.name for model in settings.models]
+    if len(set(models)) != len(models):
+        raise ConfigError(f"two models have one name, {models}; give one of them {{name: ..., path: ...}}", "models")
     if settings.prompt.few_shot == OWN_SHOTS and settings.prompt.chat_template:
         raise ConfigError(
             "prompt.few_shot=own is a bare prompt: set prompt.chat_template=false", "prompt.chat_template"
         )
-    _check_handoff(settings)
-    _check_readings(settings)
+    read_macros(settings.macro)
 
 
-def _check_readings(settings: Settings) -> None:
-    reader = settings.legibility
-    if reader is not None and reader.endpoints and not reader.tokenizer:
-        raise ConfigError("legibility.partner: an endpoint reads token ids: give its tokenizer=", "legibility.partner")
-    if settings.readings is None:
+def _check_partner(settings: Settings) -> None:
+    partner = settings.partner
+    if partner.model is None:
+        if partner.readings:
+            raise ConfigError("partner.readings needs partner.model, the model to read with", "partner.model")
         return
-    if settings.partner is not None or settings.handoff.solo is not None or settings.legibility is not None:
-        raise ConfigError(
-            "partner.model evaluates each model alone and with the partner: leave handoff.partner, handoff.solo and "
-            "legibility.partner out",
-            "partner.model",
-        )
     if settings.score_only:
         raise ConfigError("partner.model writes responses, and score_only grades some: choose one", "score_only")
-    if settings.readings.model.endpoints and not settings.readings.model.tokenizer:
-        raise ConfigError("partner.model: an endpoint goes on from token ids: give its tokenizer=", "partner.model")
-    for name in settings.readings.readings:
-        if by := READINGS[name]:
-            try:
-                _check_handoff(with_partner(settings, by))
-            except ConfigError as error:
-                raise ConfigError(f"partner.readings, {name}: {error}", error.key) from error
+    handoff = partner.reads("sentence_handoff") or partner.reads("word_handoff")
+    for key, spec in [("partner.model", partner.model), *(("models", one) for one in settings.models if handoff)]:
+        if spec.endpoints and partner.reads("word_handoff"):
+            raise ConfigError(
+                f"{spec.name}: word_handoff runs both models in one engine here, and takes no endpoint: leave it out "
+                "of partner.readings",
+                "partner.readings",
+            )
+        if spec.endpoints and not spec.tokenizer:
+            raise ConfigError(f"{key}: {spec.name} goes on from token ids: give its tokenizer=", key)
 
 
-def with_partner(settings: Settings, by: Literal["separator", "word"]) -> Settings:
-    """Settings of a handoff with the partner of the readings."""
-    assert settings.readings is not None
-    return dataclasses.replace(
-        settings, partner=settings.readings.model, handoff=dataclasses.replace(settings.handoff, by=by)
-    )
+def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling as a model's generation config recommends it.
+
+    A config that neither samples nor names a temperature means greedy decoding; without a response limit of its own a
+    model gets that of thinking models.
+    """
+    limit = generation_config.get("max_new_tokens") or THINKING_TOKENS
+    temperature, samples = generation_config.get("temperature"), generation_config.get("do_sample")
+    if samples is False or (temperature is None and not samples):
+        return _GREEDY | {"max_tokens": limit}
+    return {
+        "temperature": 1.0 if temperature is None else temperature,
+        "top_p": generation_config.get("top_p") or 1.0,
+        "top_k": generation_config.get("top_k") or -1,
+        "max_tokens": limit,
+    }
 
 
-def _check_handoff(settings: Settings) -> None:
-    if settings.partner is None:
-        return
-    if settings.score_only:
-        raise ConfigError("a handoff writes responses, and score_only grades some: choose one", "score_only")
-    if settings.engines > 1 and settings.handoff.by == "separator":
-        raise ConfigError("handoff.by=separator: each turn waits for the whole batch; use engines=1", "engines")
-    endpoints = [spec for spec in (*settings.models, settings.partner) if spec.endpoints]
-    if endpoints and settings.handoff.by == "word":
-        raise ConfigError("handoff.by=word runs both models in one engine here: it takes no endpoint", "handoff.by")
-    for spec in endpoints:
-        if not spec.tokenizer:
-            raise ConfigError(f"{spec.name}: a handoff by token ids needs tokenizer=", "models")
+def resolve(options: SamplingOptions, generation_config: Mapping[str, Any] | None, benchmark: str) -> Sampling:
+    """The sampling of one model on one benchmark; what the options leave open comes from their preset.
+
+    Args:
+        generation_config: the model's own, for `preset: model`.
+        benchmark: whose entry in `budgets` replaces the response limit.
+
+    Raises:
+        ConfigError: values out of range.
+    """
+    values = _GREEDY if options.preset == "greedy" else recommended(generation_config or {})
+    chosen = {key: getattr(options, key) for key in ("temperature", "top_p", "top_k", "max_tokens")}
+    values = values | {key: value for key, value in chosen.items() if value is not None}
+    if budget := (options.budgets or {}).get(benchmark):
+        values["max_tokens"] = budget
+    try:
+        return Sampling(n=options.n, stop=options.stop, **values)
+    except ConfigError as error:
+        raise ConfigError(f"sampling: {error}", "sampling") from error
+
+
+def problem_seed(run_seed: int, benchmark: str, problem: str) -> int:
+    """Seed of a problem, a pure function of run seed, benchmark and problem, below 2^31."""
+    return int.from_bytes(sha256(f"{run_seed}/{benchmark}/{problem}".encode()).digest()[:4]) & 0x7FFFFFFF

@@ -1,16 +1,21 @@
-"""Statistics of an evaluation: pass@k, intervals over problems, paired comparisons, macro averages, what is counted."""
+"""Statistics of an evaluation: pass@k, maj@k, intervals over problems, paired comparisons, macro averages."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, lcm, sqrt
-from statistics import NormalDist
+from math import comb
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from recipes.errors import ConfigError
+
+RESAMPLES = 10_000
+PERMUTATIONS = 100_000
+# Rows of resampled problems held in memory at a time.
+_BATCH = 500
+Abstention = Literal["silent", "vote"]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -31,8 +36,68 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - comb(n - c, k) / comb(n, k)
 
 
-RESAMPLES = 10_000
-_CHUNK = 2_000_000
+def maj_at_k(
+    classes: Sequence[Hashable | None], right: Hashable | None, k: int, abstention: Abstention = "silent"
+) -> float:
+    """Exact expectation of maj@k over every ordered choice of k of the n responses, without replacement.
+
+    In a random order, which of several equally frequent classes was seen first is uniform; so the usual rule "ties to
+    the first seen" gives each tied class the same probability, and the expectation needs no sampling. A choice in
+    which no response has an answer is wrong. For k = n, ties alone leave anything to chance.
+
+    Args:
+        classes: equivalence class of each response's answer; None where it has no answer.
+        right: the class that equals the gold answer; None when no response has it.
+        k: number of responses that vote.
+        abstention: "silent", a response without an answer takes a place and does not vote; "vote", having no answer
+            is a class of its own, which can win and is wrong.
+
+    Raises:
+        ValueError: unless 1 <= k <= n.
+    """
+    n = len(classes)
+    if not 1 <= k <= n:
+        raise ValueError(f"maj@{k} needs at least {k} responses per problem and k >= 1, found n={n}; sample more")
+    counts = Counter(classes)
+    silent = 0 if abstention == "vote" else counts.pop(None, 0)
+    if right is None or right not in counts:
+        return 0.0
+    ours = counts.pop(right)
+    expectation = sum(
+        comb(ours, votes) * _share_of_wins(tuple(counts.values()), silent, votes, k - votes)
+        for votes in range(1, min(ours, k) + 1)
+    )
+    return float(expectation / comb(n, k))
+
+
+def _share_of_wins(others: Sequence[int], silent: int, votes: int, places: int) -> Fraction:
+    """Ways to fill `places` from the other classes and the silent so that none has more than `votes`.
+
+    A way in which j others have exactly `votes` counts 1 / (j + 1): our part of the tie.
+    """
+    ways = {(filled, 0): comb(silent, filled) for filled in range(min(silent, places) + 1)}
+    for size in others:
+        extended: Counter[tuple[int, int]] = Counter()
+        for (filled, ties), count in ways.items():
+            for taken in range(min(size, votes, places - filled) + 1):
+                extended[filled + taken, ties + (taken == votes)] += count * comb(size, taken)
+        ways = extended
+    return sum((Fraction(count, ties + 1) for (filled, ties), count in ways.items() if filled == places), Fraction(0))
+
+
+def majority_of_first(classes: Sequence[Hashable | None], k: int, abstention: Abstention = "silent") -> Hashable | None:
+    """The most frequent class of the first k responses in the order they were sampled, ties to the first seen.
+
+    One draw instead of the expectation: the rule of published scripts. None when no response has an answer, or, with
+    `abstention="vote"`, when having no answer won.
+
+    Raises:
+        ValueError: unless 1 <= k <= n.
+    """
+    if not 1 <= k <= len(classes):
+        raise ValueError(f"maj@{k} needs at least {k} responses per problem and k >= 1, found n={len(classes)}")
+    voters = [name for name in classes[:k] if name is not None or abstention == "vote"]
+    return Counter(voters).most_common(1)[0][0] if voters else None
 
 
 class Interval(NamedTuple):
@@ -43,114 +108,78 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap_mean(
-    values: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Percentile bootstrap interval of the mean over problems.
-
-    A problem is drawn with all its responses, so the interval covers both which problems were asked and what was
-    sampled for them. The same seed and number of problems draw the same resamples, whatever the values.
-
-    Args:
-        values: one score per problem, such as its pass@k.
-        level: share of the bootstrap distribution between the bounds, in (0, 1).
-
-    Raises:
-        ValueError: no values, or one that is not finite.
-    """
-    scores = np.asarray(values, dtype=np.float64)
-    if scores.size == 0:
-        raise ValueError("found no problems to average over; expected at least one")
-    if not np.isfinite(scores).all():
-        raise ValueError(f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers")
-    generator = np.random.default_rng(seed)
-    rows = max(1, _CHUNK // scores.size)
-    means = np.concatenate(
-        [
-            scores[generator.integers(scores.size, size=(min(rows, resamples - start), scores.size))].mean(axis=1)
-            for start in range(0, resamples, rows)
-        ]
-    )
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(scores.mean()), float(low), float(high))
-
-
 def wilson(successes: float, trials: int, *, level: float = 0.95) -> Interval:
     """Interval of a proportion (Wilson 1927, score interval without continuity correction).
 
     Raises:
         ValueError: impossible counts.
     """
+    from scipy.stats import norm
+
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"expected 0 <= successes <= trials and trials >= 1, got {successes} of {trials}")
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = norm.ppf((1 + level) / 2)
     share = successes / trials
     centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z / (1 + z**2 / trials) * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+    half = z / (1 + z**2 / trials) * (share * (1 - share) / trials + z**2 / (4 * trials**2)) ** 0.5
+    return Interval(share, max(0.0, float(centre - half)), min(1.0, float(centre + half)))
 
 
-Rule = Literal["all", "parsable"]
-# Reasons with which a grader says that a response holds no answer it could read.
-UNPARSABLE = frozenset(
-    {
-        "no_answer",
-        "no_finish",
-        "missing",
-        "not_text",
-        "no_box",
-        "unclosed_box",
-        "empty_box",
-        "no_phrase",
-        "empty_phrase",
-        "only_thinking",
-        "empty",
-        "unparsable",
-        "too_long",
-        "too_deep",
-        "too_many_digits",
-    }
-)
+def bootstrap_mean(
+    values: Sequence[float],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    lowest: float = 0.0,
+) -> Interval:
+    """Percentile bootstrap interval of the mean over problems.
 
+    A problem is drawn with all its responses, so the interval covers both which problems were asked and what was
+    sampled for them. The same seed and number of problems draw the same resamples, whatever the values. Where all
+    values are equal, every resample is too: then the interval reaches as far as Wilson's of 0 in so many trials.
 
-@dataclass(frozen=True)
-class Denominator:
-    """What an accuracy was divided by.
+    Args:
+        values: one score per problem, such as its pass@k.
+        level: share of the bootstrap distribution between the bounds, in (0, 1).
+        lowest: what a score can be at least, 0, or -1 for differences; at most it is 1.
 
-    Attributes:
-        rule: "all", every judged response counts and one without an answer is wrong; "parsable", a response without a
-            readable answer is left out, as the published evaluation of SeRL does. The second favours models whose
-            wrong responses hold no readable answer.
-        counted: responses in the denominator.
-        excluded: responses left out, by reason. Under "all", only those that no grader could judge (a faulty gold
-            answer, an infrastructure fault).
+    Raises:
+        ValueError: no values, or one that is not finite.
     """
-
-    rule: Rule
-    counted: int
-    excluded: dict[str, int]
+    return macro_mean([values], level=level, resamples=resamples, seed=seed, lowest=lowest)
 
 
-def counts(status: str, reason: str, rule: Rule) -> bool:
-    """Whether one graded response is in the denominator. `status` is "score" or "skip"."""
-    return status == "score" and not (rule == "parsable" and reason.partition(":")[0] in UNPARSABLE)
+def macro_mean(
+    parts: Sequence[Sequence[float]],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    lowest: float = 0.0,
+) -> Interval:
+    """Mean of the parts' means, with an interval as :func:`bootstrap_mean`: problems are drawn within each part.
 
-
-def denominator(graded: Iterable[tuple[str, str]], rule: Rule) -> Denominator:
-    """The denominator of graded responses, given as (status, reason)."""
-    counted, excluded = 0, Counter()
-    for status, reason in graded:
-        if counts(status, reason, rule):
-            counted += 1
-        else:
-            excluded[reason.partition(":")[0] or status] += 1
-    return Denominator(rule, counted, dict(sorted(excluded.items())))
-
-
-PERMUTATIONS = 100_000
-_LARGEST_LATTICE = 500_000
-_LARGEST_DENOMINATOR = 10_000
-_TOLERANCE = 1e-9
+    Raises:
+        ValueError: no parts, one without problems, or a score that is not finite.
+    """
+    arrays = [np.asarray(part, dtype=np.float64) for part in parts]
+    if not arrays or not all(array.size for array in arrays):
+        raise ValueError("found a part without problems to average over; expected at least one in each")
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ValueError("found scores that are not finite numbers")
+    mean = float(np.mean([array.mean() for array in arrays]))
+    if all(np.ptp(array) == 0 for array in arrays):
+        reach = float(np.mean([wilson(0, array.size, level=level).high for array in arrays]))
+        return Interval(mean, max(lowest, mean - reach), min(1.0, mean + reach))
+    generator, means = np.random.default_rng(seed), np.zeros(resamples)
+    for array in arrays:
+        # In blocks, so that a large benchmark does not take resamples x problems of memory at once.
+        for start in range(0, resamples, _BATCH):
+            size = (min(_BATCH, resamples - start), array.size)
+            means[start : start + size[0]] += array[generator.integers(array.size, size=size)].mean(axis=1)
+    low, high = np.quantile(means / len(arrays), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(mean, float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -189,12 +218,12 @@ def compare(a: Mapping[str, float], b: Mapping[str, float], *, level: float = 0.
     differences = [b[problem] - a[problem] for problem in sorted(a)]
     p_value, method = sign_flip_p_value(differences, seed=seed)
     return Comparison(
-        difference=bootstrap_mean(differences, level=level, seed=seed),
+        difference=bootstrap_mean(differences, level=level, seed=seed, lowest=-1.0),
         p_value=p_value,
         method=method,
         problems=len(differences),
-        wins=sum(difference > _TOLERANCE for difference in differences),
-        losses=sum(difference < -_TOLERANCE for difference in differences),
+        wins=sum(difference > 1e-9 for difference in differences),
+        losses=sum(difference < -1e-9 for difference in differences),
     )
 
 
@@ -203,23 +232,27 @@ def sign_flip_p_value(
 ) -> tuple[float, str]:
     """Two-sided p-value of the paired permutation test on the sum of differences, and how it was found.
 
-    Exact when the differences are multiples of a common fraction, as shares of n responses are: the distribution of
-        the sum over all 2^m sign patterns is a convolution. Otherwise Monte Carlo with (hits + 1) / (permutations +
-        1).
+    Exact when all differences are of one size, as those of one response per problem are, or when there are few of them;
+    otherwise Monte Carlo with (hits + 1) / (permutations + 1).
     """
-    values = np.asarray([value for value in differences if abs(value) > _TOLERANCE], dtype=np.float64)
+    from scipy.stats import binomtest, permutation_test
+
+    values = np.asarray([value for value in differences if abs(value) > 1e-9], dtype=np.float64)
     if values.size == 0:
         return 1.0, "exact sign-flip"
-    steps = _on_lattice(values)
-    if steps is not None:
-        return _exact(steps), "exact sign-flip"
-    generator = np.random.default_rng(seed)
-    observed = abs(values.sum()) - _TOLERANCE
-    hits, chunk = 0, max(1, 4_000_000 // values.size)
-    for start in range(0, permutations, chunk):
-        signs = generator.integers(0, 2, size=(min(chunk, permutations - start), values.size), dtype=np.int8) * 2 - 1
-        hits += int((np.abs(signs @ values) >= observed).sum())
-    return (hits + 1) / (permutations + 1), "Monte Carlo sign-flip"
+    if np.ptp(np.abs(values)) < 1e-9:
+        return float(binomtest(int((values > 0).sum()), values.size).pvalue), "exact sign-flip"
+    test = permutation_test(
+        (values,),
+        lambda sample, axis: np.abs(sample.sum(axis=axis)),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=permutations,
+        batch=_BATCH,
+        alternative="greater",
+        rng=np.random.default_rng(seed),
+    )
+    return float(test.pvalue), "exact sign-flip" if 2**values.size <= permutations else "Monte Carlo sign-flip"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -235,28 +268,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _on_lattice(values: np.ndarray) -> list[int] | None:
-    """The values as integer multiples of one fraction, or None when that takes too fine a lattice."""
-    fractions = [Fraction(float(value)).limit_denominator(_LARGEST_DENOMINATOR) for value in values]
-    if any(abs(float(fraction) - value) > _TOLERANCE for fraction, value in zip(fractions, values, strict=True)):
-        return None
-    scale = lcm(*(fraction.denominator for fraction in fractions))
-    steps = [int(fraction * scale) for fraction in fractions]
-    return steps if sum(map(abs, steps)) <= _LARGEST_LATTICE else None
-
-
-def _exact(steps: list[int]) -> float:
-    reach = sum(map(abs, steps))
-    chance = np.zeros(2 * reach + 1)
-    chance[reach] = 1.0
-    for step in map(abs, steps):
-        chance = (np.roll(chance, step) + np.roll(chance, -step)) / 2
-    observed = abs(sum(steps))
-    return float(min(1.0, chance[: reach - observed + 1].sum() + chance[reach + observed :].sum() if observed else 1.0))
-
-
 # Parts of equal weight; each part is one or several benchmarks whose problems are pooled.
 Macro = tuple[tuple[str, ...], ...]
+# Metric -> problem -> score.
 Scores = Mapping[str, Mapping[str, float]]
 
 
@@ -266,7 +280,7 @@ def read_macros(config: Mapping[str, Any] | None) -> dict[str, Macro]:
     Raises:
         ConfigError: something else, or a benchmark named twice in one macro.
     """
-    found = {}
+    macros = {}
     for name, parts in (config or {}).items():
         listed = isinstance(parts, list) and parts
         if not listed or not all(isinstance(part, str) or (isinstance(part, list) and part) for part in parts):
@@ -277,40 +291,15 @@ def read_macros(config: Mapping[str, Any] | None) -> dict[str, Macro]:
         named = [benchmark for part in macro for benchmark in part]
         if len(set(named)) != len(named):
             raise ConfigError(f"macro.{name} names a benchmark twice: {named}", f"macro.{name}")
-        found[name] = macro
-    return found
+        macros[name] = macro
+    return macros
 
 
 def macro_scores(macro: Macro, metric: str, scores: Mapping[str, Scores]) -> list[list[float]] | None:
-    """Scores of the problems of each part, or None where a benchmark of the macro lacks the metric.
-
-    Args:
-        scores: benchmark -> metric -> problem -> score.
-    """
+    """Scores of the problems of each part, or None where a benchmark of the macro lacks the metric."""
     if not all(metric in scores.get(benchmark, {}) for part in macro for benchmark in part):
         return None
     return [[value for benchmark in part for value in scores[benchmark][metric].values()] for part in macro]
-
-
-def macro_mean(parts: Sequence[Sequence[float]], *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Mean of the parts' means, with a percentile bootstrap interval: problems are drawn anew within each part.
-
-    Raises:
-        ValueError: no parts, or one without problems.
-    """
-    if not parts or not all(parts):
-        raise ValueError("a macro average needs parts with at least one problem each")
-    generator = np.random.default_rng(seed)
-    means = np.zeros(RESAMPLES)
-    for part in parts:
-        values = np.asarray(part, dtype=np.float64)
-        # Row by row in blocks, so that a large benchmark does not take resamples x problems of memory at once.
-        rows = max(1, 2_000_000 // values.size)
-        for start in range(0, RESAMPLES, rows):
-            size = (min(rows, RESAMPLES - start), values.size)
-            means[start : start + size[0]] += values[generator.integers(values.size, size=size)].mean(axis=1)
-    low, high = np.quantile(means / len(parts), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(np.mean([np.mean(part) for part in parts])), float(low), float(high))
 
 
 def macro_results(
@@ -323,19 +312,13 @@ def macro_results(
     """
     results: dict[str, dict[str, Any]] = {}
     for name, macro in macros.items():
-        parts = [list(part) for part in macro]
+        results[name] = {"parts": [list(part) for part in macro]}
         missing = [benchmark for part in macro for benchmark in part if benchmark not in scores]
         if missing:
-            results[name] = {"parts": parts, "missing": missing}
+            results[name]["missing"] = missing
             continue
-        first = macro[0][0]
-        found = {metric: macro_scores(macro, metric, scores) for metric in scores[first]}
-        results[name] = {
-            "parts": parts,
-            "metrics": {
-                metric: macro_mean(values, level=level, seed=seed)._asdict()
-                for metric, values in found.items()
-                if values
-            },
+        pooled = {metric: macro_scores(macro, metric, scores) for metric in scores[macro[0][0]]}
+        results[name]["metrics"] = {
+            metric: macro_mean(parts, level=level, seed=seed)._asdict() for metric, parts in pooled.items() if parts
         }
     return results

@@ -33,7 +33,7 @@ def result(folder):
 
 READINGS = [
     "handoff.separator='='",
-    "legibility.responses=20",
+    "partner.legibility_responses=20",
 ]
 
 

@@ -10,16 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from recipes.errors import CheckpointError, ConfigError, DataError, MissingFileError
-from recipes.evaluation import benchmark, prompts, reclor
+from recipes.evaluation import benchmarks, prompts, reclor
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.main import main
 from recipes.evaluation.prompts import PromptOptions
 from recipes.evaluation.sample_store import SampledResponse
-from recipes.evaluation.sampling import problem_seed
-from recipes.evaluation.settings import read_settings
-from recipes.evaluation.sources import has_public_source
+from recipes.evaluation.settings import problem_seed, read_settings
 
-PUBLISHED = (Path(benchmark.__file__).parent / "config" / "protocol" / "published").glob("*.yaml")
+PUBLISHED = (Path(benchmarks.__file__).parent / "config" / "protocol" / "published").glob("*.yaml")
 
 
 def write_jsonl(path, rows):
@@ -35,15 +33,15 @@ def questions(tmp_path):
 
 def test_a_benchmark_that_others_grade_is_refused_with_their_name():
     with pytest.raises(ConfigError, match="lm-evaluation-harness"):
-        benchmark.load("ifeval")
+        benchmarks.load("ifeval")
 
 
-@pytest.mark.parametrize("name", benchmark.known_benchmarks())
+@pytest.mark.parametrize("name", benchmarks.benchmark_names())
 def test_a_benchmark_is_pinned_or_says_that_it_is_not(name):
-    source = benchmark.describe(name)["source"]
-    if not has_public_source(source):
+    source = benchmarks.describe(name)["source"]
+    if not benchmarks.has_public_source(source):
         with pytest.raises(ConfigError) as refused:
-            benchmark.load(name)
+            benchmarks.load(name)
         assert refused.value.key == f"data.{name}"
     elif not (source.get("revision") or re.search(r"/[0-9a-f]{40}/", source.get("url", ""))):
         assert "no revision is pinned" in source["note"]
@@ -51,28 +49,28 @@ def test_a_benchmark_is_pinned_or_says_that_it_is_not(name):
 
 def test_every_benchmark_takes_a_local_copy():
     settings = read_settings(["models=[m]", "benchmarks=[gsm8k]"])
-    assert settings.data.keys() - {"mmlu_pro_shots"} == set(benchmark.known_benchmarks())
+    assert settings.data.keys() - {"mmlu_pro_shots"} == set(benchmarks.benchmark_names())
 
 
 @pytest.mark.parametrize("protocol", ["default", *sorted(f"published/{path.stem}" for path in PUBLISHED)])
 def test_every_protocol_composes_and_gives_way_to_what_is_set(protocol):
     overrides = [f"protocol={protocol}", "models=[m]", "benchmarks=[math_500]", "engine.max_model_len=256"]
     settings = read_settings(overrides)
-    assert settings.config["note"] and settings.engine["max_model_len"] == 256
+    assert settings.note and settings.engine["max_model_len"] == 256
 
 
 def test_a_local_file_is_a_benchmark(questions):
-    loaded = benchmark.load(str(questions))
+    loaded = benchmarks.load(str(questions))
     assert (loaded.name, loaded.kind, len(loaded.problems)) == ("sums", "math", 4)
     assert loaded.problems[3].question == "What is 3+3?"
     assert [problem.id for problem in loaded.problems] == ["0", "1", "2", "3"]
-    assert benchmark.load(str(questions), limit=2).fingerprint != loaded.fingerprint
+    assert benchmarks.load(str(questions), limit=2).fingerprint != loaded.fingerprint
 
 
 def test_verls_parquet_is_a_benchmark(tmp_path):
     row = {"prompt": [{"role": "user", "content": " 1+1? "}], "reward_model": {"style": "rule", "ground_truth": "2"}}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "test.parquet")
-    (problem,) = benchmark.load(str(tmp_path / "test.parquet")).problems
+    (problem,) = benchmarks.load(str(tmp_path / "test.parquet")).problems
     assert (problem.gold, problem.messages) == ("2", ({"role": "user", "content": " 1+1? "},))
 
 
@@ -80,8 +78,8 @@ def test_a_local_copy_of_a_benchmark_must_have_its_count(tmp_path):
     rows = [{"problem": "p", "answer": "1", "unique_id": str(n), "level": 1} for n in range(3)]
     path = write_jsonl(tmp_path / "m.jsonl", rows)
     with pytest.raises(DataError, match="expected 500 problems, found 3"):
-        benchmark.load("math_500", str(path))
-    assert len(benchmark.load("math_500", str(path), limit=2).problems) == 2
+        benchmarks.load("math_500", str(path))
+    assert len(benchmarks.load("math_500", str(path), limit=2).problems) == 2
 
 
 @pytest.mark.parametrize(
@@ -95,20 +93,20 @@ def test_a_local_copy_of_a_benchmark_must_have_its_count(tmp_path):
 )
 def test_faulty_data_is_refused_in_a_sentence(tmp_path, rows, message):
     with pytest.raises(DataError, match=message):
-        benchmark.load(str(write_jsonl(tmp_path / "faulty.jsonl", rows)))
+        benchmarks.load(str(write_jsonl(tmp_path / "faulty.jsonl", rows)))
 
 
 def test_repeated_ids_and_missing_files_are_refused(tmp_path):
     rows = [{"problem": "p", "answer": "1", "unique_id": "same"}] * 500
     with pytest.raises(DataError, match="499 problem ids occur twice"):
-        benchmark.load("math_500", str(write_jsonl(tmp_path / "m.jsonl", rows)))
+        benchmarks.load("math_500", str(write_jsonl(tmp_path / "m.jsonl", rows)))
     with pytest.raises(MissingFileError):
-        benchmark.load(str(tmp_path / "absent.jsonl"))
+        benchmarks.load(str(tmp_path / "absent.jsonl"))
 
 
 def test_questions_with_braces_and_options_reach_the_prompt_unchanged(tmp_path):
     rows = [{"question": r"Is {x} in \frac{1}{2}? {options}", "answer": 1, "options": ["yes", "no"], "text": "C {a}"}]
-    loaded = benchmark.load(str(write_jsonl(tmp_path / "q.jsonl", rows)))
+    loaded = benchmarks.load(str(write_jsonl(tmp_path / "q.jsonl", rows)))
     template = "{text}|{question}|{options}|"
     text = prompts.question_text(loaded.problems[0], loaded, PromptOptions(template=template, suffix="\n"))
     assert text == "C {a}|" + rows[0]["question"] + "|A. yes\nB. no|\n"
@@ -121,17 +119,17 @@ def test_mmlu_pro_brings_its_own_worked_examples(tmp_path):
         row | {"question": f"Shot {n}?", "cot_content": f"A: Let's think step by step. It is {n}."} for n in range(7)
     ]
     path = write_jsonl(tmp_path / "shots.jsonl", shots)
-    loaded = benchmark.load("mmlu_pro", str(data), limit=1, with_shots=True, shots_path=str(path))
+    loaded = benchmarks.load("mmlu_pro", str(data), limit=1, with_shots=True, shots_path=str(path))
     options = PromptOptions(chat_template=False, few_shot="own", bos=False)
     text = decoded(prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, options))
     assert "about law" in text and text.count("Shot") == 5
     assert text.endswith("Question:\nWho?\nOptions:\nA. x\nB. y\nAnswer: Let's think step by step.")
     with pytest.raises(ConfigError, match="brings no worked examples"):
-        benchmark.load("gsm8k", str(write_jsonl(tmp_path / "g.jsonl", [row])), limit=1, with_shots=True)
+        benchmarks.load("gsm8k", str(write_jsonl(tmp_path / "g.jsonl", [row])), limit=1, with_shots=True)
 
 
 def test_worked_examples_stand_in_front_and_are_right(questions):
-    loaded = benchmark.load(str(questions))
+    loaded = benchmarks.load(str(questions))
     text = prompts.question_text(loaded.problems[0], loaded, PromptOptions(few_shot="math_4shot"))
     assert text.count("The final answer is $\\boxed{") == 4
     assert text.endswith("What is 0+0?")
@@ -157,7 +155,7 @@ def decoded(ids):
 
 
 def test_chat_template_system_and_thinking_are_explicit(questions):
-    loaded = benchmark.load(str(questions), limit=1)
+    loaded = benchmarks.load(str(questions), limit=1)
     options = PromptOptions(system="S", thinking=False)
     ids = prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, options)
     assert decoded(ids) == "system:S|user:What is 0+0?|{'enable_thinking': False}"
@@ -168,14 +166,14 @@ def test_chat_template_system_and_thinking_are_explicit(questions):
 
 @pytest.mark.parametrize(("bos", "count"), [(None, 1), (True, 1), (False, 0)])
 def test_bos_of_a_bare_prompt_is_explicit(questions, bos, count):
-    loaded = benchmark.load(str(questions), limit=1)
+    loaded = benchmarks.load(str(questions), limit=1)
     ids = prompts.encode(CountingTokenizer(), loaded.problems[0], loaded, PromptOptions(chat_template=False, bos=bos))
     assert ids.count(0) == count
     assert decoded(ids).lstrip("\0") == "What is 0+0?"
 
 
 def test_a_tokenizer_without_a_template_is_refused(questions):
-    loaded, tokenizer = benchmark.load(str(questions), limit=1), CountingTokenizer()
+    loaded, tokenizer = benchmarks.load(str(questions), limit=1), CountingTokenizer()
     tokenizer.chat_template = None
     with pytest.raises(ConfigError, match="prompt.chat_template=false"):
         prompts.encode(tokenizer, loaded.problems[0], loaded, PromptOptions())
@@ -194,13 +192,17 @@ models=[{endpoint:[b,b],model:c}] -> models
 k=[4] -> sampling.n
 k=[] -> k
 k=[0] -> k.0
-handoff.partner={endpoint:b} -> handoff.partner
-handoff.partner={endpoint:b,model:c} -> models
-handoff.partner={endpoint:b,model:c,tokenizer:d} handoff.by=word -> handoff.by
-handoff.partner=a engines=2 -> engines
-handoff.partner=a models=[] score_only=f -> score_only
+partner.model={endpoint:b} -> partner.model
+partner.model={endpoint:b,model:c} partner.readings=[legibility] -> partner.model
+partner.model={endpoint:b,model:c,tokenizer:d} -> partner.readings
+partner.model=a/b models=[{endpoint:b,model:c}] partner.readings=[sentence_handoff] -> models
+partner.model=a/b models=[] score_only=f -> score_only
+partner.readings=[legibility] -> partner.model
+partner.model=a/b partner.readings=[charm] -> partner.readings.0
+partner.model=a/b partner.readings=[] -> partner.readings
+partner.legibility_responses=0 -> partner.legibility_responses
 handoff.partner_memory=1.0 -> handoff.partner_memory
-handoff.by=letter -> handoff.by
+handoff.starts=letter -> handoff.starts
 score_only=x -> score_only
 sampling=3 -> sampling
 sampling.m=1 ->
@@ -219,8 +221,6 @@ prompt.few_shot=own -> prompt.chat_template
 macro={all:gsm8k} -> macro.all
 macro={all:[gsm8k,[gsm8k]]} -> macro.all
 metrics.denominator=most -> metrics.denominator
-metrics.majority=mean -> metrics.majority
-metrics.abstention=no -> metrics.abstention
 grading.math.mode=exact -> grading.math.mode
 grading.multiple_choice.style=x -> grading.multiple_choice.style
 level=95 -> level
@@ -230,15 +230,6 @@ output_dir=null -> output_dir
 +limits=3 -> limits
 +sampling.topp=0.9 -> sampling.topp
 +grading.math.nosuch=1 -> grading.math.nosuch
-legibility.responses=0 -> legibility.responses
-legibility.partner={endpoint:b,model:c} -> legibility.partner
-partner.readings=[legibility] -> partner.model
-partner.model=a/b partner.readings=[charm] -> partner.readings
-partner.model=a/b handoff.partner=c/d -> partner.model
-partner.model=a/b models=[] score_only=f -> score_only
-partner.model=a/b engines=2 -> engines
-partner.model={endpoint:b,model:c} -> partner.model
-partner.model={endpoint:b,model:c,tokenizer:d} -> handoff.by
 """
 
 
@@ -315,7 +306,7 @@ def test_saved_responses_are_graded_again_for_any_k(questions, tmp_path, capsys)
     assert result["metrics"]["pass@4"]["mean"] == 1.0
     # Problem 0 has one right of four, problem 1 a tie that is even, problems 2 and 3 a right majority.
     assert result["metrics"]["maj@4"]["mean"] == pytest.approx((0 + 0.5 + 1 + 1) / 4)
-    assert "| saved | sums | pass@4 | 100.00 [100.00, 100.00] | all, 4 of 4 |" in (output / "summary.md").read_text()
+    assert "| saved | sums | pass@4 | 100.00 [51.01, 100.00] | all, 4 of 4 |" in (output / "summary.md").read_text()
     card = json.loads((output / "run_card.json").read_text())
     assert card["benchmarks"]["sums"]["problems"] == 4 and card["versions"]["python"]
     assert (output / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
@@ -377,7 +368,7 @@ def test_an_unlabelled_split_is_answered_and_not_graded(tmp_path, capsys):
     ]
     data = tmp_path / "test.json"
     data.write_text(json.dumps(rows))
-    assert [problem.id for problem in benchmark.load("reclor", str(data)).problems] == ["0", "1"]
+    assert [problem.id for problem in benchmarks.load("reclor", str(data)).problems] == ["0", "1"]
     saved = write_jsonl(
         tmp_path / "saved.jsonl", [SampledResponse(str(n), 0, "Finish[B]", 1, "stop").__dict__ for n in range(2)]
     )
@@ -391,4 +382,4 @@ def test_labels_missing_for_some_are_a_fault_of_the_data(tmp_path):
     rows = [{"context": "C", "question": "Q?", "answers": ["w", "x"], "label": 1}, {"question": "Q?", "answers": ["w"]}]
     (tmp_path / "val.json").write_text(json.dumps(rows))
     with pytest.raises(DataError, match="1 of 2 problems have no answer"):
-        benchmark.load("reclor", str(tmp_path / "val.json"))
+        benchmarks.load("reclor", str(tmp_path / "val.json"))

@@ -50,7 +50,9 @@ def test_differences_are_paired_and_adjusted_together(outputs, tmp_path, capsys)
     )
     rows, notes = compare.table(compare.read_runs([base, same, worse]))
     assert [(row.run, row.benchmark, row.problems) for row in rows] == [("same", "sums", 40), ("worse", "sums", 40)]
-    assert rows[0].difference == (0.0, 0.0, 0.0) and rows[0].p_value == 1.0
+    reach = 1.959964**2 / (40 + 1.959964**2)
+    assert rows[0].difference == pytest.approx((0.0, -reach, reach)), "forty equal answers are no proof of equality"
+    assert rows[0].p_value == 1.0
     assert rows[1].difference.mean == pytest.approx(-12 / 40)
     assert rows[1].p_value == pytest.approx(2 * 0.5**12)
     assert rows[1].adjusted == pytest.approx(2 * rows[1].p_value)

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
 from recipes.evaluation import during_training
-from recipes.evaluation.benchmark import load
+from recipes.evaluation.benchmarks import load
 
 
 def config(**rollout):
@@ -33,7 +33,7 @@ def test_the_prefix_separates_the_two_sets_of_overrides():
 
 def test_the_response_limit_is_that_of_training_unless_set():
     block = during_training.read_block(["every=5", "benchmarks=[gsm8k]"], 32)
-    assert block.pop("_target_") == "recipes.evaluation.trained_policy.PolicyEvaluation"
+    assert block.pop("_target_") == "recipes.evaluation.during_training.PolicyEvaluation"
     assert block == {"every": 5, "arguments": ["benchmarks=[gsm8k]", "sampling.max_tokens=32"]}
     block = during_training.read_block(["every=5", "benchmarks=[gsm8k]", "sampling.max_tokens=7"], 32)
     assert block["arguments"] == ["benchmarks=[gsm8k]", "sampling.max_tokens=7"]
@@ -46,12 +46,10 @@ def test_the_response_limit_is_that_of_training_unless_set():
         ("every=0", "evaluation.every"),
         ("every=x", "evaluation.every"),
         ("every=2 benchmarks=[]", "evaluation.benchmarks"),
-        ("every=2 engines=2", "evaluation.engines"),
         ("every=2 +engine.quantization=fp8", "evaluation.engine"),
-        ("every=2 handoff.partner=a", "evaluation.handoff.partner"),
         ("every=2 partner.readings=[legibility]", "evaluation.partner.model"),
         ("every=2 partner.model=a/b", "evaluation.partner.model"),
-        ("every=2 partner.model={endpoint:'http://a/v1',model:m,tokenizer:t}", "evaluation.handoff.by"),
+        ("every=2 partner.model={endpoint:'http://a/v1',model:m,tokenizer:t}", "evaluation.partner.readings"),
         ("every=2 k=[4]", "evaluation.sampling.n"),
         ("every=2 +smapling.n=2", "evaluation.smapling"),
     ],
@@ -110,7 +108,7 @@ def test_the_policy_is_asked_at_all_engines_and_its_results_lie_by_step():
         "/models/t",
     )
     assert settings.output_dir.parts == ("checkpoints", "evaluation", "step_7")
-    assert model.author is None and settings.readings is None
+    assert model.author is None and settings.partner.model is None
     run.actor_rollout_ref.rollout.name = during_training.TANDEM_ROLLOUT
     settings = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7)
     assert settings.models[0].author == "senior"
@@ -124,11 +122,11 @@ def test_the_junior_of_a_tandem_engine_is_the_partner():
     run = config(name=during_training.TANDEM_ROLLOUT, engine_kwargs={"vllm": {"tandem_config": section}})
     run.evaluation = during_training.read_block(READINGS, 32, during_training.junior_of(run))
     settings = during_training.policy_settings(run, ["http://a/v1", "http://b/v1"], "m", "t", 7)
-    (policy,), junior = settings.models, settings.readings.model
-    assert settings.readings.readings == ("word_handoff", "legibility")
+    (policy,), junior = settings.models, settings.partner.model
+    assert settings.partner.readings == ("word_handoff", "legibility")
     assert (junior.endpoints, junior.served, junior.tokenizer) == (policy.endpoints, "m", "t")
     assert (junior.author, junior.weights) == ("junior", "/models/a b")
-    assert settings.legibility_responses == during_training.LEGIBILITY_RESPONSES
+    assert settings.partner.legibility_responses == during_training.LEGIBILITY_RESPONSES
     section["frozen_model"] = "/models/published"
     run = config(name=during_training.TANDEM_ROLLOUT, engine_kwargs={"vllm": {"tandem_config": section}})
     assert "/models/published" in during_training.junior_of(run)
@@ -140,7 +138,7 @@ def test_the_junior_of_the_portable_path_is_the_partner():
     run.algorithm = {"tandem": {"portable": {"junior_url": "http://j:8100/v1", "junior_name": "junior"}}}
     arguments = ["every=2", "benchmarks=[gsm8k]", "partner.readings=[sentence_handoff,legibility]"]
     run.evaluation = during_training.read_block(arguments, 32, during_training.junior_of(run))
-    junior = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7).readings.model
+    junior = during_training.policy_settings(run, ["http://a/v1"], "m", "t", 7).partner.model
     assert (junior.endpoints, junior.served, junior.tokenizer) == (("http://j:8100/v1",), "junior", "nowhere")
     assert junior.author is None and junior.weights is None
 

@@ -169,22 +169,3 @@ def test_every_request_is_answered_once_or_all_endpoints_were_left_out(plans, mo
         assert done == wanted
         assert [one.name for one in members if one.fault] == sorted(one.name for one in warned)
     assert under_way == [0] * len(plans)
-
-
-def test_a_failure_halves_the_limit_and_an_answer_raises_it_by_one():
-    member = Member("a", None, 8)
-    limits = []
-    for fault in (True, True, False, True, False, False):
-        if fault:
-            member.failed(EndpointError("fault", "http_503", "passing"))
-        else:
-            member.answered()
-        limits.append(member.limit)
-    assert limits == [4.0, 2.0, 3.0, 1.5, 2.5, 3.5] and member.fault is None
-    for _ in range(9):
-        member.answered()
-    assert member.limit == 8
-    for _ in range(FAILURES):
-        assert member.fault is None
-        member.failed(EndpointError("fault", "http_503", "passing"))
-    assert member.limit == 1.0 and member.fault is not None

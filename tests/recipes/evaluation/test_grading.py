@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.evaluation.grading import answer_classes, grade, right_classes
+from recipes.evaluation.grade import answer_classes, grade, right_classes
 from recipes.evaluation.metrics import MetricOptions, per_problem, summarise
 from recipes.evaluation.sample_store import SampledResponse
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.evaluation.maj_at_k import maj_at_k, majority_of_first
+from recipes.evaluation.stats import maj_at_k, majority_of_first
 
 
 @st.composite

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation import generation, partner_readings
+from recipes.evaluation import generate, partner
 from recipes.evaluation.main import evaluate
 from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.settings import read_settings
@@ -48,7 +48,7 @@ class Engine:
         for turn in turns:
             whole = self.script(self.tokenizer.decode(turn.token_ids))
             head, found, _ = whole.partition(separator)
-            parts.append(generation.handoff.Part(self.tokenizer.encode(head + found), not found))
+            parts.append(generate.handoff.Part(self.tokenizer.encode(head + found), not found))
         return parts
 
     def prompt_log_probs(self, token_ids):
@@ -77,9 +77,9 @@ def world(tmp_path, monkeypatch):
     def load(self, spec, role):
         return engines["junior" if role == "partner" else spec.name]
 
-    monkeypatch.setattr(generation.Generator, "_load", load)
-    monkeypatch.setattr(generation, "model_folder", lambda path, merged: path)
-    monkeypatch.setattr(partner_readings, "VllmEngine", lambda source, options: engines[source.rpartition("/")[2]])
+    monkeypatch.setattr(generate.Generator, "_load", load)
+    monkeypatch.setattr(generate, "model_folder", lambda path, merged: path)
+    monkeypatch.setattr(partner, "VllmEngine", lambda source, options: engines[source.rpartition("/")[2]])
 
     def run(*overrides, folder="out"):
         arguments = [
@@ -150,27 +150,25 @@ def test_the_macro_average_of_a_reading_weighs_its_parts_alike():
     macros = {
         name: {"parts": parts, "metrics": {}} for name, parts in {"all": [["a", "b"], ["c"]], "d": [["d"]]}.items()
     }
-    partner_readings.add_macros({"models": {"m": results}, "macros": {"m": macros}})
+    partner.add_macros({"models": {"m": results}, "macros": {"m": macros}})
     assert macros["all"]["legibility"]["nats_per_token"] == pytest.approx(((0.2 + 3 * 0.8) / 4 + 0.1) / 2)
     assert "legibility" not in macros["d"]
 
 
 def test_a_model_that_is_the_partner_has_no_handoff():
     settings = read_settings(["models=[a/b,c/d]", "benchmarks=[gsm8k]", "partner.model=a/b"])
-    found = {spec.name: [name for name, _ in partner_readings.variants(spec, settings)] for spec in settings.models}
-    assert found == {"b": ["b"], "d": ["d", "d+sentence_handoff", "d+word_handoff"]}
-    assert [own.handoff.by for _, own in partner_readings.variants(settings.models[1], settings)[1:]] == [
-        "separator",
-        "word",
-    ]
+    assert {spec.name: partner.variants(spec, settings) for spec in settings.models} == {
+        "b": [("b", None)],
+        "d": [("d", None), ("d+sentence_handoff", "sentence_handoff"), ("d+word_handoff", "word_handoff")],
+    }
 
 
 def test_a_tandem_engine_is_told_who_writes():
-    request = generation.Request("k", [1], 77)
-    body = generation.tandem_body("junior", None, request)
+    request = generate.Request("k", [1], 77)
+    body = generate.tandem_body("junior", None, request)
     assert json.loads(body["vllm_xargs"]["tandem"]) == {"selection_strategy": "junior"}
     word = json.loads(
-        generation.tandem_body("senior", {"prob_own": 0.3, "max_gap_tokens": 9}, request)["vllm_xargs"]["tandem"]
+        generate.tandem_body("senior", {"prob_own": 0.3, "max_gap_tokens": 9}, request)["vllm_xargs"]["tandem"]
     )
     assert word == {
         "selection_strategy": "word",

@@ -9,10 +9,10 @@ import pytest
 from source_rows import rows
 
 from recipes.errors import DataError
-from recipes.evaluation import benchmark, benchmark_rows, prepare, prompts, sources
-from recipes.evaluation.grading import faulty_golds
+from recipes.evaluation import benchmark_rows, benchmarks, prepare, prompts
+from recipes.evaluation.benchmarks import Problem
+from recipes.evaluation.grade import faulty_golds
 from recipes.evaluation.main import main as evaluate_main
-from recipes.evaluation.problem import Problem
 from recipes.evaluation.prompts import PromptOptions
 
 
@@ -30,20 +30,20 @@ LARGE = {"supergpqa", "mmlu_pro"}
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in benchmark.known_benchmarks()],
+    [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in benchmarks.benchmark_names()],
 )
 def test_a_benchmark_is_prepared_from_its_source_and_read_back_as_it_was(name, tmp_path):
-    card = benchmark.describe(name)
+    card = benchmarks.describe(name)
     count = card["count"] or 40
     given = write_rows(tmp_path / f"{name}.jsonl", rows(name, count))
     folder = tmp_path / "prepared"
     assert prepare.main([name, "--from", str(given), "--to", str(folder)]) == 0
     found = manifest(folder, name)
     assert (found["count"], found["faulty_golds"]) == (count, {})
-    assert found["sha256"] == sources.file_checksum(folder / f"{name}.jsonl")
+    assert found["sha256"] == benchmarks.file_checksum(folder / f"{name}.jsonl")
     assert "revision" not in found, "a given file is not known to be the pinned revision"
-    raw = benchmark.load(name, str(given))
-    again = benchmark.load(name, data_dir=folder)
+    raw = benchmarks.load(name, str(given))
+    again = benchmarks.load(name, data_dir=folder)
     assert again.problems == raw.problems
     assert again.fingerprint == raw.fingerprint
     assert again.source["sha256"] == found["sha256"]
@@ -66,7 +66,10 @@ def test_the_questions_of_irregular_sources():
     assert choice["question"].endswith("Please select from the following options: ['2002', '7']")
     stem = benchmark_rows.mmlu_stem(rows("mmlu_stem", 3)[2])
     assert (stem["question"], stem["answer"]) == ("What is 2?\nAnswer Choices: (A) 4 (B) 5 (C) 6 (D) 7", "C")
-    assert benchmark_rows.without_dollars({"question": "Is it?", "answer": "$Yes$"})["question"] == "Is it? (Yes or No)"
+    assert (
+        benchmark_rows.READERS["without_dollars"]({"question": "Is it?", "answer": "$Yes$"})["question"]
+        == "Is it? (Yes or No)"
+    )
     assert benchmark_rows.tandem(rows("olympiad_581", 3)[2])["question"] == "What is 2 + 2?"
 
 
@@ -82,10 +85,10 @@ def test_the_options_of_gpqa_are_mixed_by_the_record_alone():
 def test_rows_of_another_source_are_refused_in_a_sentence(tmp_path):
     given = write_rows(tmp_path / "s.jsonl", [{"question": "?", "answer": 1}])
     with pytest.raises(DataError, match=r"svamp: a row has not the columns .* found answer, question"):
-        benchmark.load("svamp", str(given))
+        benchmarks.load("svamp", str(given))
     plain = [{"prompt": [{"content": "What?"}], "reward_model": {"ground_truth": "1"}}]
     with pytest.raises(DataError, match="expected each prompt to end in"):
-        benchmark.load("olympiad_581", str(write_rows(tmp_path / "o.jsonl", plain)))
+        benchmarks.load("olympiad_581", str(write_rows(tmp_path / "o.jsonl", plain)))
 
 
 def test_a_wrong_count_and_another_source_than_before_are_refused(tmp_path, capsys):
@@ -110,7 +113,7 @@ def test_a_changed_prepared_file_is_refused(tmp_path, capsys):
     path = folder / "aime25.jsonl"
     path.write_text(path.read_text().replace('"gold": "2"', '"gold": "3"'))
     with pytest.raises(DataError, match="not the file that its manifest describes"):
-        benchmark.load("aime25", data_dir=folder)
+        benchmarks.load("aime25", data_dir=folder)
     assert prepare.main(["aime25", "--to", str(folder), "--check"]) == 1
     assert "not the file" in capsys.readouterr().err
 
@@ -132,7 +135,7 @@ def test_all_takes_what_a_folder_has_and_says_what_it_lacks(tmp_path, capsys):
     carried = tmp_path / "carried"
     carried.mkdir()
     for name in ("aime25", "svamp"):
-        write_rows(carried / f"{name}.jsonl", rows(name, benchmark.describe(name)["count"]))
+        write_rows(carried / f"{name}.jsonl", rows(name, benchmarks.describe(name)["count"]))
     folder = tmp_path / "prepared"
     assert prepare.main(["all", "--from", str(carried), "--to", str(folder)]) == 0
     printed = capsys.readouterr().out
@@ -177,7 +180,7 @@ def test_worked_examples_are_carried_too(tmp_path):
     shots = [row | {"cot_content": f"A: Let's think step by step. It is {n}."} for n, row in enumerate(found[:12])]
     write_rows(carried / "mmlu_pro_shots.jsonl", shots)
     assert prepare.main(["mmlu_pro", "--from", str(carried), "--to", str(tmp_path / "p")]) == 0
-    loaded = benchmark.load("mmlu_pro", data_dir=tmp_path / "p", with_shots=True)
+    loaded = benchmarks.load("mmlu_pro", data_dir=tmp_path / "p", with_shots=True)
     assert {group: len(examples) for group, examples in loaded.shots.items()} == {"law": 5, "math": 5}
     assert "It is 2." in loaded.shots["law"][1]
 
@@ -197,18 +200,18 @@ def served_folder(tmp_path):
 def test_rows_come_from_an_address_with_their_checksum(served_folder):
     folder, address = served_folder
     path = write_rows(folder / "test.txt", rows("logiqa_v2", 3))
-    found, checksum = sources.fetch({"url": f"{address}/test.txt"})
+    found, checksum = benchmarks.fetch({"url": f"{address}/test.txt"})
     assert found == rows("logiqa_v2", 3)
-    assert checksum == sources.file_checksum(path)
+    assert checksum == benchmarks.file_checksum(path)
     with pytest.raises(DataError, match="404.*prepare NAME --from FILE"):
-        sources.fetch({"url": f"{address}/absent.jsonl"})
+        benchmarks.fetch({"url": f"{address}/absent.jsonl"})
 
 
 def test_several_splits_of_the_hub_are_joined_in_order(tmp_path):
     write_rows(tmp_path / "train.jsonl", rows("svamp", 7))
     write_rows(tmp_path / "test.jsonl", rows("svamp", 3))
-    found, checksum = sources.fetch({"dataset": str(tmp_path), "split": ["train", "test"], "revision": None})
+    found, checksum = benchmarks.fetch({"dataset": str(tmp_path), "split": ["train", "test"], "revision": None})
     assert [row["ID"] for row in found] == [f"chal-{n}" for n in [*range(7), *range(3)]]
     assert checksum is None
     with pytest.raises(DataError, match="cannot be loaded"):
-        sources.fetch({"dataset": str(tmp_path / "absent"), "split": "test"})
+        benchmarks.fetch({"dataset": str(tmp_path / "absent"), "split": "test"})

@@ -9,27 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipes.core import files
-from recipes.evaluation import handoff, mmlu_pro, partner_readings, process_reward, rerank
+from recipes.evaluation import handoff, mmlu_pro, partner, rerank
+from recipes.evaluation.grade import Grade
 from recipes.evaluation.handoff import Part
-from recipes.evaluation.stats import denominator
+from recipes.evaluation.metrics import denominator
 
 GRADED = [
-    ("score", ""),
-    ("score", "no_box"),
-    ("score", "timeout"),
-    ("skip", "gold_unparsable"),
-    ("score", "too_long:x"),
+    Grade(status, False, reason, "")
+    for status, reason in [
+        ("score", ""),
+        ("score", "no_box"),
+        ("score", "timeout"),
+        ("skip", "gold_unparsable"),
+        ("score", "too_long:x"),
+    ]
 ]
 
 
 def test_the_sane_denominator_counts_unparsable_responses_as_wrong():
-    found = denominator(GRADED, "all")
-    assert (found.counted, found.excluded) == (4, {"gold_unparsable": 1})
+    assert denominator(GRADED, "all") == {"rule": "all", "counted": 4, "excluded": {"gold_unparsable": 1}}
 
 
 def test_the_published_denominator_leaves_them_out_and_says_so():
-    found = denominator(GRADED, "parsable")
-    assert (found.counted, found.excluded) == (2, {"gold_unparsable": 1, "no_box": 1, "too_long": 1})
+    left_out = {"gold_unparsable": 1, "no_box": 1, "too_long": 1}
+    assert denominator(GRADED, "parsable") == {"rule": "parsable", "counted": 2, "excluded": left_out}
 
 
 def test_mmlu_pro_groups_are_weighted_by_questions():
@@ -180,20 +183,12 @@ def test_handoff_budget_and_ratio():
     assert handoff.handoff_ratio(0.5, 0.0) is None
 
 
-def test_handoff_ratios_of_every_shared_k():
-    def result(**metrics):
-        return {"metrics": {name.replace("_", "@"): {"mean": value} for name, value in metrics.items()}}
-
-    found = handoff.ratios(result(pass_1=0.2, pass_4=0.5, avg_4=0.1), result(pass_1=0.0, pass_4=0.4, maj_4=0.3))
-    assert found == {"pass@1": None, "pass@4": pytest.approx(1.25)}
-
-
 def test_cross_entropy_is_over_tokens_not_over_responses():
-    mean, tokens = partner_readings.mean_cross_entropy([[-1.0, -3.0], [], [-0.5]])
+    mean, tokens = partner.mean_cross_entropy([[-1.0, -3.0], [], [-0.5]])
     assert (mean, tokens) == (pytest.approx(1.5), 3)
     for faulty in ([[0.5]], [[float("-inf")]], [[]], []):
         with pytest.raises(ValueError, match="found"):
-            partner_readings.mean_cross_entropy(faulty)
+            partner.mean_cross_entropy(faulty)
 
 
 def test_response_log_probs_skip_the_prompt_and_need_every_token():
@@ -201,9 +196,9 @@ def test_response_log_probs_skip_the_prompt_and_need_every_token():
         logprob = -0.25
 
     positions = [None, {11: -9.0}, {12: -1.0, 99: -0.1}, {13: Entry()}]
-    assert partner_readings.response_log_probs(positions, [10, 11, 12, 13], 2) == [-1.0, -0.25]
+    assert partner.response_log_probs(positions, [10, 11, 12, 13], 2) == [-1.0, -0.25]
     with pytest.raises(ValueError, match="position 2 has no log-probability"):
-        partner_readings.response_log_probs([None, {11: -9.0}, {99: -0.1}], [10, 11, 12], 2)
+        partner.response_log_probs([None, {11: -9.0}, {99: -0.1}], [10, 11, 12], 2)
 
 
 @st.composite
@@ -221,7 +216,7 @@ def test_best_of_n_equals_the_mean_over_every_subset(ranking):
     for subset in combinations(range(len(scores)), n):
         best = max(scores[i] for i in subset)
         chances.append(np.mean([correct[i] for i in subset if scores[i] == best]))
-    assert process_reward.best_of_n(scores, correct, n) == pytest.approx(np.mean(chances), abs=1e-9)
+    assert rerank.best_of_n(scores, correct, n) == pytest.approx(np.mean(chances), abs=1e-9)
 
 
 def test_reranking_joins_grades_and_step_scores(tmp_path, capsys):
@@ -275,14 +270,14 @@ def test_reranking_refuses_steps_that_are_no_probabilities(tmp_path, capsys, lin
 
 def test_step_accuracy_and_calibration_by_hand():
     probabilities, labels = [0.05, 0.95, 0.95, 0.55], [False, True, False, True]
-    assert process_reward.step_accuracy(probabilities, labels) == 0.75
-    error, bins = process_reward.calibration(probabilities, labels)
-    assert [part.steps for part in bins] == [1, 1, 2]
+    assert rerank.step_accuracy(probabilities, labels) == 0.75
+    error, bins = rerank.calibration(probabilities, labels)
+    assert [part["steps"] for part in bins] == [1, 1, 2]
     assert error == pytest.approx((0.05 + 0.45 + 2 * abs(0.95 - 0.5)) / 4)
 
 
 def test_aggregations_of_steps():
     steps = [0.5, 0.25, 0.8]
     expected = {"product": 0.1, "minimum": 0.25, "last": 0.8, "mean": 1.55 / 3}
-    assert {name: process_reward.response_score(steps, name) for name in expected} == pytest.approx(expected)
-    assert process_reward.response_score([]) == 0.0
+    assert {name: rerank.response_score(steps, name) for name in expected} == pytest.approx(expected)
+    assert rerank.response_score([]) == 0.0

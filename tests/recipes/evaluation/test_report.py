@@ -68,12 +68,8 @@ def test_the_table_has_first_last_and_best_over_seeds():
         Run("a", {metric: {1: 0.5, 2: 0.25, 3: 1.0, 4: 9.0}}),
         Run("b", {"other": {1: 1.0}}),
     ]
-    (row,) = learning_curves.table(runs, [metric])
-    assert (row.label, row.seeds, row.first_step, row.last_step) == ("a", 2, 1, 3)
-    assert (row.first, row.last, row.best, row.best_step) == (0.25, (0.75, 0.5, 1.0), 0.75, 3)
-    assert "| a | critic/score/mean | 2 | 0.25 (1) | 0.75 [0.5, 1] (3) | +0.5 | 0.75 (3) |" in learning_curves.markdown(
-        [row]
-    )
+    (*_, row) = learning_curves.table(runs, [metric]).splitlines()
+    assert row == "| a | critic/score/mean | 2 | 0.25 (1) | 0.75 [0.5, 1] (3) | +0.5 | 0.75 (3) |"
 
 
 def test_the_command_writes_picture_and_table(log, tmp_path, capsys):

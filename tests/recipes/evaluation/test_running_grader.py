@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from recipes.evaluation.grading import RunningGrader, grade
+from recipes.evaluation.grade import RunningGrader, grade
 from recipes.evaluation.sample_store import SampledResponse
 
 GOLDS = {"a": "2", "b": "x^2", "c": "7"}

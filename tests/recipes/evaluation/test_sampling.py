@@ -6,9 +6,8 @@ import pytest
 
 from recipes.core.sampling import Sampling
 from recipes.errors import ConfigError
-from recipes.evaluation.generation import Generator
-from recipes.evaluation.sampling import THINKING_TOKENS, recommended
-from recipes.evaluation.settings import read_settings
+from recipes.evaluation.generate import Generator
+from recipes.evaluation.settings import THINKING_TOKENS, read_settings, recommended
 
 QWEN3 = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2]}
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from recipes.core.requests import LocalRequests
 from recipes.evaluation import during_training
-from recipes.evaluation.trained_policy import PolicyEvaluation
+from recipes.evaluation.during_training import PolicyEvaluation
 
 pytest.importorskip("verl")
 

@@ -2,21 +2,25 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
+from recipes.evaluation.benchmarks import Kind, Problem
 from recipes.evaluation.mmlu_pro import LETTERS, guess_is_right
-from recipes.evaluation.problem import Problem
-from recipes.evaluation.sample_store import SampledResponse
-from recipes.evaluation.stats import UNPARSABLE
+from recipes.evaluation.sample_store import SampledResponse, Samples
 from reward_fns import math, multiple_choice
 from reward_fns.check_dataset import check
 from reward_fns.majority import majority_vote
 from reward_fns.pool import Pool
 from reward_fns.result import Score
 
-Kind = Literal["math", "multiple_choice"]
+# Responses judged in one call of the grader's pool.
 _CHUNK = 4096
+# Reasons with which a grader says that a response holds no answer it could read.
+UNREAD = frozenset(
+    "no_answer no_finish missing not_text no_box unclosed_box empty_box no_phrase empty_phrase only_thinking empty "
+    "unparsable too_long too_deep too_many_digits".split()
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,15 @@ class Grade:
     answer: str
     answer_class: str | None = None
 
+    @property
+    def unread(self) -> bool:
+        """Whether the response holds no answer that the grader could read."""
+        return self.reason.partition(":")[0] in UNREAD
+
 
 def grade(
     kind: Kind,
-    samples: Mapping[str, Sequence[SampledResponse]],
+    samples: Samples,
     golds: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
     *,
@@ -61,74 +70,59 @@ def grade(
     """
     options = dict(options or {})
     guess = bool(options.pop("guess", False)) and choices is not None
-    flat = [(problem, sample) for problem, found in samples.items() for sample in found]
-    judged = []
+    flat = [(problem, sample.response) for problem, responses in samples.items() for sample in responses]
+    results = []
     for start in range(0, len(flat), _CHUNK):
-        judged += _judge(kind, flat[start : start + _CHUNK], golds, options)
-    results: dict[str, list[Grade]] = {problem: [] for problem in samples}
-    for (problem, _), result in zip(flat, judged, strict=True):
+        chunk = flat[start : start + _CHUNK]
+        if kind == "math":
+            results += math.score_batch([text for _, text in chunk], [golds[name] for name, _ in chunk], **options)
+        else:
+            results += [multiple_choice.score(text, golds[name], **options) for name, text in chunk]
+    graded: dict[str, list[Grade]] = {problem: [] for problem in samples}
+    for (problem, _), result in zip(flat, results, strict=True):
         scored = isinstance(result, Score)
         right, reason = scored and result.acc == 1.0, result.reason
         if guess and scored and not result.pred:
-            right, reason = _guess(choices[problem], golds[problem]), "guessed"
-        results[problem].append(Grade("score" if scored else "skip", right, reason, result.pred))
+            gold = LETTERS.index(multiple_choice.gold_letter(golds[problem], LETTERS))
+            right, reason = guess_is_right(choices[problem], gold), "guessed"
+        graded[problem].append(Grade("score" if scored else "skip", right, reason, result.pred))
     if not classes:
-        return results
-    return {problem: _with_classes(kind, samples[problem], found, options) for problem, found in results.items()}
+        return graded
+    scope = options.get("answer_scope", "final")
+    return {problem: _with_classes(kind, samples[problem], grades, scope) for problem, grades in graded.items()}
 
 
-def _guess(options: int, gold: Any) -> bool:
-    return guess_is_right(options, LETTERS.index(multiple_choice.gold_letter(gold, LETTERS)))
-
-
-def _judge(kind: Kind, chunk: Sequence[tuple[str, SampledResponse]], golds: Mapping[str, Any], options: dict) -> list:
-    if kind == "math":
-        return math.score_batch([s.response for _, s in chunk], [golds[problem] for problem, _ in chunk], **options)
-    return [multiple_choice.score(sample.response, golds[problem], **options) for problem, sample in chunk]
-
-
-def _with_classes(kind: Kind, samples: Sequence[SampledResponse], grades: list[Grade], options) -> list[Grade]:
+def _with_classes(kind: Kind, samples: Sequence[SampledResponse], grades: list[Grade], scope: str) -> list[Grade]:
     if kind != "math":
-        named = [grade.answer or None for grade in grades]
-    else:
-        # A response without an answer for the grader has none for the vote, which reads by other rules.
-        readable = [i for i, grade in enumerate(grades) if grade.reason.partition(":")[0] not in UNPARSABLE]
-        scope = (options or {}).get("answer_scope", "final")
-        found = answer_classes([samples[i].response for i in readable], scope)
-        classes = dict(zip(readable, found, strict=True))
-        named = [classes.get(i) for i in range(len(samples))]
-    return [
-        Grade(grade.status, grade.right, grade.reason, grade.answer, name)
-        for grade, name in zip(grades, named, strict=True)
-    ]
+        return [replace(grade, answer_class=grade.answer or None) for grade in grades]
+    # A response without an answer for the grader has none for the vote, which reads by other rules.
+    readable = [index for index, grade in enumerate(grades) if not grade.unread]
+    names = dict(zip(readable, answer_classes([samples[i].response for i in readable], scope), strict=True))
+    return [replace(grade, answer_class=names.get(index)) for index, grade in enumerate(grades)]
 
 
 def answer_classes(responses: Sequence[str], answer_scope: str = "final") -> list[str | None]:
     """The class of each response's answer, named by the first answer in it; None for a response without one."""
     names: list[str | None] = [None] * len(responses)
-    left = list(range(len(responses)))
-    while left:
-        vote = majority_vote([responses[i] for i in left], min_answers=1, ties="earliest", answer_scope=answer_scope)
+    rest = list(range(len(responses)))
+    while rest:
+        vote = majority_vote([responses[i] for i in rest], min_answers=1, ties="earliest", answer_scope=answer_scope)
         if vote.winner is None:
             break
-        name = vote.answers[vote.winner]
-        won = {index for index, reward in zip(left, vote.rewards, strict=True) if reward}
-        for index in won:
-            names[index] = name
-        left = [index for index, answer in zip(left, vote.answers, strict=True) if index not in won and answer]
+        members = {index for index, reward in zip(rest, vote.rewards, strict=True) if reward}
+        for index in members:
+            names[index] = vote.answers[vote.winner]
+        rest = [i for i, answer in zip(rest, vote.answers, strict=True) if i not in members and answer]
     return names
 
 
 def right_classes(grades: Iterable[Grade]) -> set[str]:
     """The classes that count as right: those whose first response is."""
     first: dict[str, bool] = {}
-    for found in grades:
-        if found.answer_class is not None:
-            first.setdefault(found.answer_class, found.right)
+    for grade in grades:
+        if grade.answer_class is not None:
+            first.setdefault(grade.answer_class, grade.right)
     return {name for name, right in first.items() if right}
-
-
-DEFAULT_LETTERS = "ABCDEFGHIJ"
 
 
 def faulty_golds(
@@ -142,36 +136,33 @@ def faulty_golds(
     """
     labelled = [problem for problem in problems if problem.gold is not None]
     if kind == "multiple_choice":
-        letters = grading.get("letters", DEFAULT_LETTERS)
-        found = {problem.id: _choice_fault(problem, letters) for problem in labelled}
-        return {problem: fault for problem, fault in found.items() if fault}
+        faults = {problem.id: _choice_problem(problem, grading.get("letters", LETTERS)) for problem in labelled}
+        return {name: fault for name, fault in faults.items() if fault}
     # Many problems have the same answer, which needs one check.
     distinct = {repr(problem.gold): problem.gold for problem in labelled}
     with Pool(workers) as pool:
         offenders = check(list(distinct.values()), pool)
-    names = list(distinct)
-    faults = {names[offender.row]: offender.problem for offender in offenders}
+    faults = {list(distinct)[offender.row]: offender.problem for offender in offenders}
     return {problem.id: faults[repr(problem.gold)] for problem in labelled if repr(problem.gold) in faults}
 
 
-def _choice_fault(problem: Problem, letters: str) -> str:
+def _choice_problem(problem: Problem, letters: str) -> str | None:
     letter = multiple_choice.gold_letter(problem.gold, letters)
     if not letter:
         return f"gold {problem.gold!r} is no option"
     if problem.options and letters.index(letter) >= len(problem.options):
         return f"gold {letter} of {len(problem.options)} options"
-    result = multiple_choice.score(f"The answer is ({letter}).", problem.gold, letters=letters)
-    return "" if isinstance(result, Score) and result.value == 1.0 else f"scores against itself: {result.reason}"
-
-
-GradeProblems = Callable[[Mapping[str, Sequence[SampledResponse]]], dict[str, list[Grade]]]
+    return None
 
 
 class RunningGrader:
-    """Grades the problems of one benchmark one by one; close it at the end."""
+    """Grades the problems of one benchmark one by one, in a thread beside the engine; close it at the end.
 
-    def __init__(self, grade_problems: GradeProblems):
-        """`grade_problems` grades responses by problem; the problems must not depend on each other."""
+    Args:
+        grade_problems: grades responses by problem; the problems must not depend on each other.
+    """
+
+    def __init__(self, grade_problems: Callable[[Samples], dict[str, list[Grade]]]):
         self._grade_problems = grade_problems
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
         self._running: dict[str, Future] = {}
@@ -180,13 +171,13 @@ class RunningGrader:
         """Queue the responses to a problem."""
         self._running[problem] = self._thread.submit(self._grade_problems, {problem: samples})
 
-    def grades(self, samples: Mapping[str, Sequence[SampledResponse]]) -> dict[str, list[Grade]]:
+    def grades(self, samples: Samples) -> dict[str, list[Grade]]:
         """The grades of all problems, in the order of `samples`; those never queued are graded now, together.
 
         Raises:
             Whatever `grade_problems` raises.
         """
-        rest = {problem: found for problem, found in samples.items() if problem not in self._running}
+        rest = {problem: responses for problem, responses in samples.items() if problem not in self._running}
         graded = self._grade_problems(rest) if rest else {}
         for problem in samples.keys() & self._running.keys():
             graded |= self._running[problem].result()
