@@ -1,7 +1,7 @@
 """Rows of benchmarks whose columns are not simply question and answer, as rows with `question` and `answer`.
 
 `rows: NAME` in `config/benchmarks.yaml` names a reader here. The question texts of asdiv, svamp, tabmwp, carp_en,
-mawps, mmlu_stem, gaokao2023en and college_math are those of the evaluation in QwenLM/Qwen2.5-Math, whose files SeRL uses.
+mawps, mmlu_stem, gaokao2023en and college_math are those of the evaluation in QwenLM/Qwen2.5-Math, which SeRL uses.
 """
 
 import random
