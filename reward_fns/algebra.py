@@ -9,16 +9,29 @@ import logging
 import re
 from fractions import Fraction
 
+import mpmath
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-from reward_fns.answer import MARK, normal_form
+from reward_fns.answer import MARK, is_word, normal_form
 from reward_fns.equivalence import Question, Verdict, compare
-from reward_fns.evaluation import TooLarge, Undefined, constant, ratio_of, rounds_to, same_value
+from reward_fns.evaluation import (
+    TooLarge,
+    Undefined,
+    as_float,
+    constant,
+    evaluate,
+    points_for,
+    ratio_of,
+    rounds_to,
+    same_value,
+)
 from reward_fns.formula import Tree, Unreadable, read_formula, same_form, symbols_in
 from reward_fns.gold import gold_problem
 from reward_fns.numerals import read_number
-from reward_fns.shapes import depths
+from reward_fns.relations import is_related
+from reward_fns.shapes import depths, shape_of
 from reward_fns.solution_sets import NoSet, read_set, same_set
+from reward_fns.units import split_unit
 
 for _name in ("math_verify", "latex2sympy2_extended"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -92,7 +105,7 @@ def _equal(gold: str, pred: str) -> bool:
     if vectors.keys() & symbols_in(left):
         # Beside unit vectors of the gold answer, plain i, j and k are unit vectors too.
         right = _renamed(right, {name: vector for vector, name in vectors.items()})
-    if _is_rounded(left, pred) or _is_rounded(right, gold):
+    if _is_rounded(left, pred) or _is_rounded(right, gold) or same_form(left, right):
         return True
     return same_value(left, right)
 
@@ -156,6 +169,33 @@ def warm_up() -> None:
     """Compile the grammars before workers are forked."""
     decide("equal", normal_form(r"\sqrt{2}+x"), normal_form(r"x+2^{1/2}"))
     judge_leniently(("42",), "The answer is $42$.")
+
+
+def values_of(texts: list[str]) -> list[str]:
+    """For each text that is one formula and nothing else, its values at two points: formulas that are equal have equal
+    ones. "" for any other text: a number with a unit or a name, a decimal that may be a rounded value, a list."""
+    trees = [_formula_alone(normal_form(text)) for text in texts]
+    points = points_for(set().union(*(symbols_in(tree) for tree in trees if tree is not None)) or {"x"})[:2]
+    values = []
+    for tree in trees:
+        try:
+            rows = [] if tree is None else [evaluate([tree], point)[0][0] for point in points]
+        except (TooLarge, Undefined):
+            rows = []
+        values.append(" ".join(mpmath.nstr(as_float(value), 15) for value in rows))
+    return values
+
+
+def _formula_alone(text: str) -> Tree | None:
+    numeral = read_number(text)
+    if numeral is not None:
+        return None if numeral.rounded_places() is not None else ("number", numeral.value)
+    if MARK in text or len(shape_of(text).items) != 1 or is_related(text) or is_word(text) or split_unit(text).unit:
+        return None
+    try:
+        return read_formula(text)
+    except Unreadable:
+        return None
 
 
 def partition(texts: list[str], pairs: list[tuple[str, str]]) -> tuple[list[int], list[bool]]:

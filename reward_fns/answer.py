@@ -6,7 +6,7 @@ Works on text that `reward_fns.text.clean` has seen and `reward_fns.extract.boun
 import functools
 import re
 
-from reward_fns.extract import closing_brace
+from reward_fns.text import closing_brace
 
 _TEXT_COMMANDS = (
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|bm|underline|operatorname\*?|"
@@ -74,6 +74,15 @@ _CONTINUED = re.compile(r"\.\s*\.$")
 """Dots that say that something follows, unlike a full stop."""
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 
+_BARE_ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*(?:\(([^()]+)\)|(\d+))")
+_BARE_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
+_ANSWER_BEFORE = re.compile(
+    r"^(\x02?)\s*(?:the\s+)?(?:final\s+)?answer\s*(?:is\b|:|=)\s*:?\s*\1\s*(?=[^\s\x02])(?!.*\x02$)", re.IGNORECASE
+)
+_ANSWER_AFTER = re.compile(r"\s*\x02?\s*\bis the (?:final |correct )?answer\s*\x02?$", re.IGNORECASE)
+_THIN_UNIT = re.compile(r"(?<=[\d})])\s*(?:\\[,;: ]|~)\s*([A-Za-z]{1,3})(?=\s*(?:$|\^|/))")
+"""A space that is written in a formula parts a number from its unit: `3\\,m` is three metres, `3m` a product."""
+
 MARK = "\x02"
 """Stands before and after the content of a text command in a normal form, where LaTeX would have braces."""
 _ALL_MARKED = re.compile(rf"\s*{MARK}\s*([^{MARK}]*[^{MARK}\s])\s*{MARK}\s*")
@@ -87,6 +96,7 @@ def normal_form(answer: str) -> str:
     full stop.
     """
     text = _without_dollars(_unwrap(answer.replace(MARK, " ").strip()))
+    text = _BARE_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", _BARE_PI.sub(r"\\pi ", text))
     text = _DIGITS_APART.sub("", text).replace(r"\!", "").replace("{,}", ",").replace(r"\%", "%").replace(r"\#", "#")
     text = re.sub(r"\{\s*([-+=:.])\s*\}", r"\1", text)
     for written, command in _COMPARISONS:
@@ -100,14 +110,20 @@ def normal_form(answer: str) -> str:
     text = _without_font(_mark_text(text))
     text = _BARE_FONT.sub(" ", _SIZES.sub("", text))
     text = _ARRAY.sub(_matrix, text)
-    text = _SPACES.sub(" ", text)
+    text = _SPACES.sub(" ", _THIN_UNIT.sub(rf" {MARK}\1{MARK}", text))
     text = _FRAC_SHORT.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
     text = _SQRT_SHORT.sub(r"\\sqrt{\1}", text)
     text = _ONE_IN_BRACES.sub(r"\1\2", text)
     text = re.sub(r"(^|[(\[,;=<>]|\\(?:le|ge|to|in)(?![A-Za-z]))\s*\+\s*(?=\\infty)", r"\1 ", text)
     text = _DEGREES.sub(f" {MARK}degree{MARK} ", text)
     text = re.sub(r"\s+", " ", text)
-    return _unwrap(text.strip())
+    return _unwrap(_without_phrase(_unwrap(text.strip())))
+
+
+def _without_phrase(text: str) -> str:
+    """The value of "the answer is 12" and of "12 is the answer", as written within a box."""
+    plain = _ANSWER_BEFORE.sub("", text)
+    return _ANSWER_AFTER.sub("", plain).strip() or text
 
 
 def _without_dollars(text: str) -> str:
@@ -127,7 +143,7 @@ def _unwrap(text: str) -> str:
         before = text
         text = text.strip()
         if not _CONTINUED.search(text):
-            text = re.sub(r"(?:\\[.,;:]|(?<!\\)\\|[.,;:\s])+$", "", text)
+            text = re.sub(r"(?:\\[.,;:]|\\\\|(?<!\\)\\|[.,;:\s])+$", "", text)
         text = text.removeprefix("=").lstrip()
         text = re.sub(r"^\\approx(?![A-Za-z])\s*", "", text)
         for start, end in _WRAPPERS:

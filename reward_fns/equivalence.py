@@ -24,7 +24,7 @@ from reward_fns.relations import (
     without_shared_name,
 )
 from reward_fns.shapes import Shape, depths, shape_of, split_top
-from reward_fns.units import Quantity, same_unit, split_unit
+from reward_fns.units import Quantity, same_unit, settled, split_unit
 
 Question = str
 """What algebra is asked of two texts: "equal" expressions, one "relation", one "set", or whether a value "rounds" to a
@@ -32,6 +32,8 @@ decimal."""
 Algebra = Callable[[Question, str, str], bool]
 
 _ARGUMENT = re.compile(r"(?<=^[a-zA-Z])\([a-z]\)$")
+_FUNCTION_OF = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?|\\[A-Za-z]+)\(([a-z])\)")
+_TRUTH = {"yes": "true", "no": "false"}
 _SETS = re.compile(
     r"\\(?:cup|cap|setminus|mathbb)(?![A-Za-z])|\\\{.*(?:\\mid(?![A-Za-z])|\||:).*\\\}|real numbers|\\in(?![A-Za-z])"
 )
@@ -41,7 +43,9 @@ _OR = re.compile(rf"{MARK}\s*,?\s*or\s*{MARK}|\bor\b|\\vee(?![A-Za-z])")
 _NOTATION = re.compile(r"[\d)]\s*(?:_|')")
 """A number to a base, or with a prime."""
 _SHORT_WORDS = frozenset("yes no odd even true dne none east west up down left both all any zero one two ten".split())
-_MATH_WORD = re.compile(rf"{MARK}\s*(?:degree|[a-z]*(?:sin|cos|tan|cot|sec|csc|log|ln|exp)h?|[A-Za-z])\s*{MARK}")
+_MATH_WORD = re.compile(
+    rf"{MARK}\s*(?:degree|[a-z]*(?:sin|cos|tan|cot|sec|csc|log|ln|exp|gcd|lcm)h?|[A-Za-z])\s*{MARK}"
+)
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
 
 
@@ -144,6 +148,9 @@ class _Comparison:
 
     def _same_structure(self, gold: Shape, pred_text: str, pred: Shape) -> bool:
         gold_items, pred_items = gold.items, pred.items
+        if {gold.kind, pred.kind} == {"()", f"matrix {len(gold_items)}x1"}:
+            # A column vector is the tuple of its components.
+            return len(gold_items) == len(pred_items) and all(map(self._same_member, gold_items, pred_items))
         if gold.unordered and pred.unordered:
             if (gold.kind == "union") != (pred.kind == "union"):
                 return False
@@ -170,6 +177,8 @@ class _Comparison:
         given = read_assignments(pred.items if pred.kind in ("list", "one") else ())
         if asked is None and given is None:
             return None
+        if any(side.out_of_order for side in (asked, given) if side) and not (asked and given):
+            return False
         are_roots = all(side.are_roots for side in (asked, given) if side)
         if asked and given:
             if set(asked.names) == set(given.names):
@@ -248,6 +257,9 @@ class _Comparison:
                 names = squeeze(gold_sides[0]), squeeze(pred_sides[0])
                 if _is_one_name(*names):
                     return self._same(gold_value, pred_value)
+                if (argument := _renamed_argument(*names)) is not None:
+                    renamed = _with_letter(pred_value, *argument)
+                    return renamed is not None and self._same(gold_value, renamed)
                 ratio, other = read_ratio(gold_sides[0]), QUOTIENT.fullmatch(pred_sides[0])
                 if ratio or other:
                     return squeeze(as_ratio(gold_sides[0])) == squeeze(as_ratio(pred_sides[0])) and self._same(
@@ -275,11 +287,12 @@ class _Comparison:
         if gold_letter is not None and (gold_letter not in "ie" or letter_of(pred) is not None):
             return letter_of(pred) == gold_letter
         if is_word(gold) or is_word(pred):
-            return words_in(gold) == words_in(pred) and not _is_other_case(gold, pred)
+            words = [_TRUTH.get(words or "", words) for words in (words_in(gold), words_in(pred))]
+            return words[0] == words[1] and not _is_other_case(gold, pred)
         noted = self._same_notation(gold, pred)
         if noted is not None:
             return noted
-        a, b = split_unit(gold), split_unit(pred)
+        a, b = settled(split_unit(gold), split_unit(pred))
         if not same_unit(a, b):
             return False
         x, y = a.number(), b.number()
@@ -319,6 +332,20 @@ class _Comparison:
             return False
         pairs = zip(ratio[1:], other[1:], strict=True)
         return all(self._algebra("equal", f"({ratio[0]})({b})", f"({a})({other[0]})") for a, b in pairs)
+
+
+def _renamed_argument(gold: str, pred: str) -> tuple[str, str] | None:
+    """The letters x and t of `f(x)` and `f(t)`, of which the second may be renamed to the first; else None."""
+    a, b = _FUNCTION_OF.fullmatch(gold), _FUNCTION_OF.fullmatch(pred)
+    return (b[2], a[2]) if a and b and a[1] == b[1] and a[2] != b[2] else None
+
+
+def _with_letter(text: str, old: str, new: str) -> str | None:
+    """A formula with a letter renamed; None where it holds the new one already."""
+    letters = re.sub(rf"\\[A-Za-z]+|{MARK}[^{MARK}]*{MARK}", " ", text)
+    if new in letters:
+        return None
+    return re.sub(rf"(\\[A-Za-z]+|{MARK}[^{MARK}]*{MARK})|{old}", lambda m: m[1] or new, text)
 
 
 def _is_one_name(gold: str, pred: str) -> bool:

@@ -20,6 +20,7 @@ MAX_BITS = 100_000
 """Of a numerator or denominator; a larger number is not worked out."""
 MAX_DIGITS = 4_000
 MAX_SYMBOLS = 12
+MAX_TERMS = 2_000
 _FIRST_DIGITS = 50
 _POINTS = 6
 _SIZES = (Fraction(1), Fraction(37), Fraction(1, 23), Fraction(7), Fraction(17), Fraction(1, 7))
@@ -83,7 +84,21 @@ class _Evaluator:
             return +mpmath.e
         if kind == "imaginary":
             return mpmath.mpc(0, 1)
+        if kind in ("sum", "prod"):
+            return self._series(kind, *parts)
         return self._operation(kind, [self.value(part) for part in parts])
+
+    def _series(self, kind: str, low: Tree, high: Tree, term: Tree, index: str) -> Value:
+        first, last = self.value(low), self.value(high)
+        if not all(isinstance(bound, Fraction) and bound.denominator == 1 for bound in (first, last)):
+            raise Undefined
+        if last - first > MAX_TERMS:
+            raise TooLarge
+        terms = []
+        for number in range(int(first), int(last) + 1):
+            self._point = {**self._point, index: Fraction(number)}
+            terms.append(self.value(term))
+        return self._operation("add" if kind == "sum" else "multiply", terms or [Fraction(kind == "prod")])
 
     def _operation(self, kind: str, values: list[Value]) -> Value:
         exact = all(isinstance(value, Fraction) for value in values)
@@ -110,6 +125,10 @@ class _Evaluator:
             return self._binomial(*values)
         if kind == "abs":
             return abs(values[0])
+        if kind in ("gcd", "lcm"):
+            if not all(isinstance(value, Fraction) and value.denominator == 1 for value in values):
+                raise Undefined
+            return Fraction((math.gcd if kind == "gcd" else math.lcm)(*map(int, values)))
         if kind in ("floor", "ceiling"):
             if not isinstance(values[0], Fraction | mpmath.mpf):
                 raise Undefined
@@ -184,6 +203,9 @@ class _Evaluator:
             if values[1] in (0, 1):
                 raise Undefined
             return mpmath.ln(values[0]) / mpmath.ln(values[1])
+        if kind in ("tanh", "coth"):
+            # 1 - tanh(x) is about 2 exp(-2x): fewer digits would make it nothing.
+            self.height = max(self.height, 0.87 * abs(float(mpmath.re(values[0]))))
         names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot", "arcsec": "asec"}
         function: Callable = getattr(mpmath, names.get(kind, "acsc" if kind == "arccsc" else kind))
         found = function(values[0])

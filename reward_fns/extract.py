@@ -1,11 +1,11 @@
-r"""Find the answer in a response: the last closed `\boxed{}`, or a final-answer phrase."""
+r"""Find the answer in a response: the last closed `\boxed{}` that a reader would take for it."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from reward_fns.errors import OptionError
-from reward_fns.text import after_thinking, clean
+from reward_fns.text import after_thinking, clean, closing_brace, visible
 
 AnswerScope = Literal["final", "anywhere"]
 
@@ -20,17 +20,47 @@ MAX_GAP = 40
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?)|\\.|[{}]", re.DOTALL)
-_PHRASE = re.compile(
-    r"(?:the\s+)?(?:final\s+answer|answer)\s*(?:is|:|=)\s*:?\s*(?=(?P<answer>[^\n]{1,1000}))|####\s*(?P<hash>[^\n]{1,1000})",
-    re.IGNORECASE,
-)
-_SENTENCE_END = re.compile(r"\.\s|\s(?:because|since|so|which|as|for)\s")
 _JOINS = re.compile(
     r"(?=.*(?:,|and|or))[\s$]*(?:\\[()\],;]|\\quad)?\s*[,;]?\s*(?:\\[()\[,;]|\\quad)?[\s$]*"
     r"(?:\\text\s*\{\s*,?\s*(?:and|or)?\s*\}|and|or)?[\s$]*(?:\\[(\[,;]|\\quad)?[\s$]*(?:[A-Za-z]\s*=\s*)?",
     re.DOTALL,
 )
 """What stands between two boxes of one answer."""
+_BETWEEN = r"(?:[\s$.,;:/|*&()\[\]_-]|\\[()\[\],;: ]|\\\\|\\q?quad)*"
+_OR_WORDS = r"(?:and/or|or|and|oder|und|ou|et|o|y|e|или|и|或者|或|和|または|と|또는|와|vs\.?)"
+_ALTERNATIVE = re.compile(
+    rf"{_BETWEEN}(?:(?:\\(?:text|mathrm)\s*\{{)?\s*{_OR_WORDS}(?:\s+(?:maybe|perhaps|possibly|also|else|rather))?\s*\}}?)?"
+    rf"{_BETWEEN}(?:[A-Za-z]\s*=\s*)?",
+    re.IGNORECASE,
+)
+"""What stands between boxes that hedge: side by side, one per line, or joined by a word for "or"."""
+_DENIED_BEFORE = re.compile(
+    r"\b(?:not|never|cannot be|can't be|isn't|rather than|instead of|neither|nor)\s*(?:equal to\s*)?[\s$(*:]*$",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"[\s$)*.,;:]{0,6}(?:\\[)\]])?\s*(?:isn't|is not|cannot be|can't be|(?:is|was|would be|seems|looks)\s+"
+    r"(?:\w+\s+){0,2}?(?:wrong|incorrect|false|impossible|mistaken|invalid|not\b))",
+    re.IGNORECASE,
+)
+_FORMAT_BEFORE = re.compile(
+    r"\b(?:format|form|like|such as|e\.g\.?|example|template|instructions?|inside|within|in|as)\b[^.\n]{0,40}"
+    r"[\"'`]\s*$",
+    re.IGNORECASE,
+)
+# A sign, a factor or a function that stands before the box in its formula. A dash with spaces is prose or a bullet.
+_PART_BEFORE = re.compile(
+    r"(?:[A-Za-z0-9)}\]]\s*(?:[+/^]|\*(?!\*))|[\w)}\]]\s*_|(?:[=($\[{,+*/^]|\\[(\[]|\\left|^)\s*-(?!\s)|[A-Za-z0-9)}]-"
+    r"|[=($]\s*-\s|\\(?:cdot|times|div|pm|mp|sqrt|ln|log|sin|cos|tan|frac\s*(?:\{[^{}]*\}|\w)?)\s*|(?<![\w.])\d+)\s*\$?$"
+)
+_PART_AFTER = re.compile(
+    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|[+/](?=\s*[\w\\(])|\\(?:cdot|times|div|pm|mp)(?![A-Za-z])"
+    r"|-(?=\s*(?:\d|\\[a-z]|[A-Za-z]\b(?!\s+[a-z]))))"
+)
+_GROUP_OF = re.compile(
+    r"(?:\\[dtc]?frac\s*(?:\{[^{}]*\}|\w)?|\\sqrt\s*(?:\[[^\[\]]*\])?|[\^_]|\\[dt]?binom\s*(?:\{[^{}]*\})?)\s*$"
+)
+_CONTEXT = 60
 _DIGITS = re.compile(rf"\d{{{MAX_DIGIT_RUN + 1}}}")
 
 
@@ -51,15 +81,18 @@ def scoped(response: str, answer_scope: AnswerScope = "final") -> str:
     if answer_scope not in ("final", "anywhere"):
         raise OptionError(f"answer_scope is {answer_scope!r}, expected 'final' or 'anywhere'")
     text = clean(response)
-    return after_thinking(text) if answer_scope == "final" else text
+    return visible(after_thinking(text) if answer_scope == "final" else text)
 
 
 def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extraction:
     r"""The content of the last `\boxed{}` or `\fbox{}`, which must be closed.
 
-    Boxes that a comma, "and" or "or" joins, and nothing else, are one answer: the list of their contents. Nested braces
+    Boxes that a comma, "and" or "or" joins, and nothing else, are one answer: the list of their contents. Others that
+    differ and stand side by side, one per line, or joined by "OR", ";", "/" or a word for "or", are none. Nested braces
     and escaped braces are honoured. A box inside a box is written out in its place. A last box without braces
-    (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier one.
+    (`\boxed 5`, of which TeX would box one token) or never closed is no answer, whatever stood in an earlier one, and
+    neither is one that is a part of a formula (`-\boxed{5}`). Empty boxes, quoted ones that show the form of an answer,
+    and those that are denied ("`\boxed{5}` is wrong") are passed over.
     """
     if len(response) > MAX_RESPONSE_CHARS:
         return Extraction("", "too_long")
@@ -68,15 +101,60 @@ def extract_boxed(response: str, answer_scope: AnswerScope = "final") -> Extract
     boxes, seen = _closed_boxes(text)
     if not boxes:
         return Extraction("", "unclosed_box" if seen else "only_thinking" if only_thinking else "no_box")
+    reason = "empty_box"
+    while boxes and (problem := _passed_over(text, boxes[-1])):
+        reason = problem
+        last = boxes.pop()
+        if problem == "empty_box" and boxes and _is_between(text, boxes[-1], last, _ALTERNATIVE):
+            return Extraction("", "empty_box")
+    if not boxes:
+        return Extraction("", reason)
     joined = [boxes[-1]]
     while len(joined) < min(len(boxes), MAX_JOINED_BOXES):
         before = boxes[-len(joined) - 1]
-        gap = text[before.end + 1 : joined[0].start]
-        if len(gap) > MAX_GAP or not _JOINS.fullmatch(gap):
+        if not _is_between(text, before, joined[0], _JOINS):
             break
         joined.insert(0, before)
+    if _is_part(text, joined[0], joined[-1]):
+        return Extraction("", "part_of_formula")
     contents = [unbox(text[box.content : box.end]).strip() for box in joined]
+    if len(boxes) > len(joined):
+        before = boxes[-len(joined) - 1]
+        is_other = unbox(text[before.content : before.end]).strip() not in ("", *contents[:1])
+        if is_other and _is_between(text, before, joined[0], _ALTERNATIVE):
+            return Extraction("", "several_boxes")
     return bounded(", ".join(contents) if all(contents) else contents[-1], "empty_box")
+
+
+def _is_between(text: str, first: "_Box", second: "_Box", pattern: re.Pattern) -> bool:
+    """Whether what stands between two boxes is of this kind."""
+    gap = text[first.end + 1 : second.start]
+    return len(gap) <= MAX_GAP and pattern.fullmatch(gap) is not None
+
+
+def _passed_over(text: str, box: "_Box") -> str | None:
+    """Why a reader would not take a box for the answer, though it stands there."""
+    before, after = text[max(0, box.start - _CONTEXT) : box.start], text[box.end + 1 : box.end + 1 + _CONTEXT]
+    if not text[box.content : box.end].strip():
+        return "empty_box"
+    if _FORMAT_BEFORE.search(before) and after.lstrip()[:1] in ("'", '"', "`"):
+        return "quoted_box"
+    if _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after):
+        return "denied_box"
+    return None
+
+
+def _is_part(text: str, first: "_Box", last: "_Box") -> bool:
+    """Whether a box is only a part of a formula around it."""
+    before, after = text[max(0, first.start - _CONTEXT) : first.start], text[last.end + 1 : last.end + 1 + _CONTEXT]
+    if _PART_BEFORE.search(before) or _PART_AFTER.match(after):
+        return True
+    depth = 0
+    for place in range(len(before) - 1, -1, -1):
+        depth += (before[place] == "}") - (before[place] == "{")
+        if depth < 0:
+            return _GROUP_OF.search(before[:place]) is not None
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +197,6 @@ def _closed_boxes(text: str) -> tuple[list[_Box], bool]:
     return (closed if last_is_closed else []), seen
 
 
-def extract_phrase(response: str, answer_scope: AnswerScope = "final") -> Extraction:
-    """What follows the last "the answer is", "Answer:" or "####" on its line, without a closing full stop."""
-    if len(response) > MAX_RESPONSE_CHARS:
-        return Extraction("", "too_long")
-    last = None
-    for match in _PHRASE.finditer(scoped(response, answer_scope)):
-        last = match["answer"] or match["hash"]
-    if last is None:
-        return Extraction("", "no_phrase")
-    answer = _SENTENCE_END.split(last.strip(), maxsplit=1)[0].strip().strip("*").strip()
-    return bounded(answer[:-1].rstrip() if answer.endswith(".") else answer, "empty_phrase")
-
-
 def bounded(answer: str, empty_reason: str = "empty") -> Extraction:
     """Refuse what is empty, too long, too deep, or holds a number with too many digits: no parser should see it."""
     if not answer:
@@ -145,24 +210,6 @@ def bounded(answer: str, empty_reason: str = "empty") -> Extraction:
         depth += (character in "{([") - (character in "})]")
         deepest = max(deepest, depth)
     return Extraction("", "too_deep") if deepest > MAX_ANSWER_DEPTH else Extraction(answer)
-
-
-def closing_brace(text: str, opening: int) -> int | None:
-    r"""Position of the brace that closes the one at `opening`; `\{`, `\}` and `\\` are passed over as pairs."""
-    depth, position = 0, opening
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
-            position += 2
-            continue
-        if character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return position
-        position += 1
-    return None
 
 
 def unbox(answer: str) -> str:

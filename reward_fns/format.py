@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from reward_fns.extract import extract_boxed
+from reward_fns.extract import extract_boxed, scoped
 from reward_fns.result import Score
 
 
@@ -14,5 +14,5 @@ def one_final_box(response: Any) -> Score:
     found = extract_boxed(response)
     if not found.text:
         return Score(0.0, found.reason)
-    boxes = len(re.findall(r"\\(?:boxed|fbox)(?![A-Za-z])", response.rpartition("</think>")[2]))
+    boxes = len(re.findall(r"\\(?:boxed|fbox)(?![A-Za-z])", scoped(response)))
     return Score(1.0, pred=found.text) if boxes == 1 else Score(0.0, "several_boxes", found.text)

@@ -33,7 +33,7 @@ _REPEATING = r"\d*\.\d*(?:\\overline|\\bar|\\dot)\{?\d+\}?(?:\\dot\{?\d\}?)?"
 _TOKEN = re.compile(
     rf"(?P<repeating>{_REPEATING})|(?P<number>\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     rf"|(?P<command>\\(?:[A-Za-z]+|[{{}}|]))|(?P<letter>[A-Za-z])|{MARK}\s*(?P<mark>[^{MARK}]*?)\s*{MARK}"
-    r"|(?P<sign>[-+*/^_!()\[\]{}|])|(?P<other>\S)"
+    r"|(?P<sign>[-+*/^_!()\[\]{}|,=])|(?P<other>\S)"
 )
 
 
@@ -66,7 +66,8 @@ def symbols_in(tree: Tree) -> set[str]:
     """The names of the variables of a tree."""
     if tree[0] == "symbol":
         return {tree[1]}
-    return set().union(*(symbols_in(part) for part in tree[1:] if isinstance(part, tuple)))
+    names = set().union(*(symbols_in(part) for part in tree[1:] if isinstance(part, tuple)))
+    return names - {tree[4]} if tree[0] in ("sum", "prod") else names
 
 
 def contains(tree: Tree, kind: str) -> bool:
@@ -102,6 +103,7 @@ class _Parser:
             raise Unreadable("a sign that stands in no formula, or too long")
         self._place = 0
         self._bars = 0
+        self._indices: list[str] = []
 
     @property
     def token(self) -> tuple[str, str]:
@@ -165,7 +167,10 @@ class _Parser:
         if kind in ("letter", "mark"):
             return True
         if kind == "number":
-            return self._tokens[self._place - 1][1] == "!"
+            before = [token[1] for token in self._tokens[max(0, self._place - 2) : self._place]]
+            after = self._tokens[self._place + 1][1] if self._place + 1 < len(self._tokens) else ""
+            # `2^6 3^5`: a power, and another one beside it.
+            return before[-1:] == ["!"] or (after == "^" and (before[-1:] == ["}"] or before[:1] == ["^"]))
         if kind == "command":
             return text not in _NO_FACTOR
         return text in ("(", "{", "[") or (text == "|" and not self._bars)
@@ -267,6 +272,8 @@ class _Parser:
     def _letter(self, letter: str) -> Tree:
         if self._take("_"):
             return ("symbol", f"{letter}_{self._subscript()}")
+        if letter in self._indices:
+            return ("symbol", f"#{self._indices.index(letter)}")
         if letter == "i":
             return ("imaginary",)
         if letter == "e":
@@ -296,7 +303,7 @@ class _Parser:
 
     def _marked(self, text: str) -> Tree:
         """A text command: a letter, or the name of a function."""
-        if text in FUNCTIONS or text == "log":
+        if text in FUNCTIONS or text in ("log", "gcd", "lcm"):
             return self._command(text)
         if re.fullmatch(r"[A-Za-z]", text):
             return ("symbol", text)
@@ -326,7 +333,38 @@ class _Parser:
             return self._applied("log", self._group_or_single() if self._take("_") else ("number", Fraction(10)))
         if name in FUNCTIONS:
             return self._applied(name)
+        if name in ("gcd", "lcm"):
+            return (name, *self._arguments())
+        if name in ("sum", "prod"):
+            return self._series(name)
         raise Unreadable(f"\\{name} is not known")
+
+    def _arguments(self) -> list[Tree]:
+        """Expressions in brackets, parted by commas."""
+        self._need("(")
+        arguments = [self.expression()]
+        while self._take(","):
+            arguments.append(self.expression())
+        self._need(")")
+        return arguments
+
+    def _series(self, name: str) -> Tree:
+        """A finite sum or product `\\sum_{i=1}^{n} term`; the index is renamed, so that its letter does not matter."""
+        self._need("_")
+        self._need("{")
+        kind, index = self.token
+        if kind != "letter":
+            raise Unreadable("a sum without an index")
+        self._place += 1
+        self._need("=")
+        low = self.expression()
+        self._need("}")
+        self._need("^")
+        high = self._group_or_single()
+        self._indices.append(index)
+        term = self._term()
+        self._indices.pop()
+        return (name, low, high, term, f"#{len(self._indices)}")
 
     def _accented(self, name: str) -> Tree:
         braces = self._take("{")

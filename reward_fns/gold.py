@@ -1,7 +1,9 @@
 """The gold answers that a dataset's `ground_truth` holds, and whether a response can be judged against them."""
 
+import json
 import math
 import numbers
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +17,21 @@ from reward_fns.text import clean
 from reward_fns.units import split_unit
 
 MAX_GOLD_CHARS = 100_000
+MAX_GOLD_WORDS = 10
+# Golds of published data that no answer can equal: a tag, a list or record as text, a sentence, several in one text.
+_NO_ANSWER = re.compile(
+    r"</?[A-Za-z_]+>|^\s*\[\s*[\"']|^\s*\{\s*[\"'][^{}]*:|\banswer\s*(?:is|:|=)|\bsolution\s*:"
+    r"|\b(?:therefore|thus|hence|because|we (?:have|get|find|obtain))\b|^[^|\\(){}\[\]]+(?:\|[^|\\(){}\[\]]+)+$",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
 def gold_answers(ground_truth: Any) -> tuple[tuple[str, ...], str]:
     r"""The accepted answers and, when there is none, the problem.
 
     A string is bare LaTeX, a worked solution with a `\boxed{}`, or ends in `#### answer`. A number is taken as written.
-    A list, tuple or array holds alternatives, each of which is right.
+    A list, tuple or array holds alternatives, each of which is right; a list of one that was written as text is read.
     """
     if not isinstance(ground_truth, str | list | tuple) and callable(getattr(ground_truth, "tolist", None)):
         ground_truth = ground_truth.tolist()
@@ -56,7 +66,20 @@ def _one(raw: Any) -> tuple[str, str]:
         return boxed.text, "" if boxed.text else "gold_unparsable"
     if "####" in text:
         text = text.rpartition("####")[2].strip()
+    if text.startswith(('["', "['")):
+        text = _only_item(text)
+    if _NO_ANSWER.search(text) or len(_WORD.findall(text)) > MAX_GOLD_WORDS:
+        return "", "gold_unparsable"
     return text, "" if text else "gold_missing"
+
+
+def _only_item(text: str) -> str:
+    """The item of a list of one text that was written as JSON or by Python; else the text as it is."""
+    try:
+        items = json.loads(text.replace("'", '"'))
+    except ValueError:
+        return text
+    return items[0].strip() if isinstance(items, list) and len(items) == 1 and isinstance(items[0], str) else text
 
 
 def refuse_reading(text: str) -> bool:

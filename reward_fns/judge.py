@@ -108,7 +108,7 @@ class Judge:
         )
         texts = [("question", question), ("reference", reference), ("response", response)]
         marked = "\n\n".join(mark(name, shorten(str(text), cut), word) for name, text in texts if text)
-        verdict = await self._ask(task, marked, texts, word, r"[+-]?\d+(?:\.\d+)?")
+        verdict = await self._ask(task, marked, texts, word, r"[+-]?\d+(?:\.\d+)?", high)
         if not isinstance(verdict, str):
             return verdict
         grade = float(verdict)
@@ -161,7 +161,13 @@ class Judge:
         return matrix
 
     async def _ask(
-        self, task: str, marked: str, texts: Sequence[tuple[str, str]], word: str, pattern: str
+        self,
+        task: str,
+        marked: str,
+        texts: Sequence[tuple[str, str]],
+        word: str,
+        pattern: str,
+        out_of: float | None = None,
     ) -> str | Skip | Fail:
         self.cost.verdicts += 1
         key = (task.replace(word, ""), *(f"{name}:{text}" for name, text in texts))
@@ -170,7 +176,7 @@ class Judge:
             self._memory.move_to_end(key)
             return self._memory[key]
         try:
-            verdict = await self._request(task, marked, word, pattern)
+            verdict = await self._request(task, marked, word, pattern, out_of)
         except EndpointError as error:
             reason = f"judge_{_REASONS.get(error.reason, error.reason.replace('http_', 'status_'))}"
             return Fail(reason) if error.kind == "refused" else Skip(reason)
@@ -180,11 +186,11 @@ class Judge:
                 self._memory.popitem(last=False)
         return verdict
 
-    async def _request(self, task: str, marked: str, word: str, pattern: str) -> str:
+    async def _request(self, task: str, marked: str, word: str, pattern: str, out_of: float | None) -> str:
         def read(answer: Answer) -> str:
             self.cost.prompt_tokens += answer.prompt_tokens or 0
             self.cost.completion_tokens += answer.completion_tokens or 0
-            verdict = read_verdict(answer.texts[0], word, pattern)
+            verdict = read_verdict(answer.texts[0], word, pattern, out_of)
             if verdict is None:
                 raise ValueError("no single verdict in the reply")
             return verdict

@@ -9,15 +9,16 @@ earliest maximum.
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from reward_fns.answer import normal_form, squeeze
 from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
 from reward_fns.errors import OptionError, SkipError
-from reward_fns.extract import AnswerScope, bounded, extract_boxed, extract_phrase, scoped
+from reward_fns.extract import AnswerScope, bounded, extract_boxed, scoped
 from reward_fns.gold import gold_problem, refuse_reading
+from reward_fns.phrases import extract_phrase, is_placeholder
 from reward_fns.pool import Kind, Outcome, Pool, shared_pool
 from reward_fns.relations import is_chain
 from reward_fns.result import Score, Skip
@@ -25,6 +26,8 @@ from reward_fns.shapes import shape_of
 
 MAX_BARE_CHARS = 200
 REFERENCE_TIME_LIMIT = 120.0
+MANY_ANSWERS = 12
+"""From so many distinct answers on, pairs of formulas with different values are not compared."""
 _LIMITS = (Kind.TIME_OUT, Kind.MEMORY, Kind.CRASH)
 _PROSE = re.compile(r"[A-Za-z]{2,}\W+[A-Za-z]{2,}")
 
@@ -110,7 +113,7 @@ def majority_vote(
     answers = [read_answer(response, answer_scope) for response in responses]
     keys = [squeeze(normal_form(answer)) for answer in answers]
     distinct = {key: answer for key, answer in zip(keys, answers, strict=True) if key}
-    labels = _label_classes(distinct, time_limit, pool)
+    labels = _label_classes(distinct, Counter(keys), time_limit, pool)
     return _count([labels.get(key) for key in keys], answers, min_answers, ties)
 
 
@@ -118,15 +121,16 @@ def read_answer(response: Any, answer_scope: AnswerScope = "final") -> str:
     """The answer a response votes for, or "" for an abstention."""
     if not isinstance(response, str):
         return ""
-    found = extract_boxed(response, answer_scope)
-    if found.reason == "no_box":
-        found = extract_phrase(response, answer_scope)
-        if found.reason == "no_phrase":
+    answer = extract_boxed(response, answer_scope)
+    if answer.reason == "no_box":
+        answer = extract_phrase(response, answer_scope)
+        if answer.reason == "no_phrase":
             bare = scoped(response, answer_scope).strip()
-            found = bounded(bare if len(bare) <= MAX_BARE_CHARS and not _PROSE.search(bare) else "")
-    return (
-        "" if not found.text or any(is_chain(item) for item in shape_of(normal_form(found.text)).items) else found.text
-    )
+            answer = bounded(bare if len(bare) <= MAX_BARE_CHARS and not _PROSE.search(bare) else "")
+    if not answer.text or is_placeholder(answer.text):
+        return ""
+    is_refused = any(is_chain(item) for item in shape_of(normal_form(answer.text)).items)
+    return "" if is_refused else answer.text
 
 
 def _count(labels: list[str | None], answers: list[str], min_answers: int, ties: str) -> Vote:
@@ -155,16 +159,22 @@ def _count(labels: list[str | None], answers: list[str], min_answers: int, ties:
     )
 
 
-def group_equal(keys: Sequence[str], equal: Iterable[tuple[str, str]]) -> dict[str, str]:
+def group_equal(
+    keys: Sequence[str], equal: Iterable[tuple[str, str]], votes: Mapping[str, int] | None = None
+) -> dict[str, str]:
     """The classes that equality of pairs makes: in a class every two members are equal.
 
-    Equality of answers need not be transitive: 50 % is 0.5, and 50 with its sign left out. An answer that is equal to
-    two others which differ belongs with neither of them and stands alone, so that no class spans what pairs separate.
-    The classes do not depend on the order of keys or pairs.
+    Equality of answers need not be transitive: 5 is `5 cm` and `5 m`, with its unit left out. An answer that is equal
+    to others which differ belongs with those of them that have most votes; where two have as many, it stands alone. So
+    no class spans what pairs separate, and the classes do not depend on the order of keys or pairs.
+
+    Args:
+        votes: for each key; one where there is none.
 
     Returns:
         For each key the first key of its class.
     """
+    count = votes or {}
     near: dict[str, set[str]] = {key: {key} for key in keys}
     for a, b in equal:
         near[a].add(b)
@@ -173,13 +183,24 @@ def group_equal(keys: Sequence[str], equal: Iterable[tuple[str, str]]) -> dict[s
         between = [key for key, others in near.items() if any(not others <= near[other] for other in others)]
         if not between:
             return {key: next(other for other in keys if other in near[key]) for key in keys}
-        for key in between:
-            for other in near[key] - {key}:
+        for key, chosen in {key: _heaviest_side(key, near, set(between), count) for key in between}.items():
+            for other in near[key] - chosen - {key}:
                 near[other].discard(key)
-            near[key] = {key}
+            near[key] &= chosen | {key}
 
 
-def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> dict[str, str]:
+def _heaviest_side(
+    key: str, near: Mapping[str, set[str]], between: set[str], votes: Mapping[str, int]
+) -> frozenset[str]:
+    """Of the answers that a key is equal to, those that are equal to each other and have most votes; none at a tie."""
+    sides = {frozenset(near[other] - between) & near[key] for other in near[key] - between}
+    weights = sorted(((sum(votes.get(one, 1) for one in side), side) for side in sides), key=lambda pair: pair[0])
+    if not weights or (len(weights) > 1 and weights[-1][0] == weights[-2][0]):
+        return frozenset()
+    return weights[-1][1]
+
+
+def _label_classes(distinct: dict[str, str], votes: Mapping[str, int], time_limit: float, pool: Pool) -> dict[str, str]:
     """The class of each distinct answer; answers that cannot be used have none."""
     unsure = []
     sound: list[str] = []
@@ -190,10 +211,13 @@ def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> d
         except NeedsAlgebra:
             unsure.append(key)
     usable = sound + unsure
+    values = _values(distinct, usable, time_limit, pool) if len(usable) > MANY_ANSWERS else {}
     equal: list[tuple[str, str]] = []
     open_pairs: list[tuple[str, str]] = []
     for position, a in enumerate(usable):
         for b in usable[:position]:
+            if values.get(a) and values.get(b) and values[a] != values[b]:
+                continue
             try:
                 if _same(distinct[b], distinct[a]):
                     equal.append((b, a))
@@ -204,7 +228,13 @@ def _label_classes(distinct: dict[str, str], time_limit: float, pool: Pool) -> d
         bad, verdicts = _ask(distinct, unsure, open_pairs, time_limit, pool)
         equal += [pair for pair, same in zip(open_pairs, verdicts, strict=True) if same]
     usable = [key for key in usable if key not in bad]
-    return group_equal(usable, [pair for pair in equal if not bad & set(pair)])
+    return group_equal(usable, [pair for pair in equal if not bad & set(pair)], votes)
+
+
+def _values(distinct: dict[str, str], keys: list[str], time_limit: float, pool: Pool) -> dict[str, str]:
+    """The values of formulas at some points, which tell most pairs apart without comparing them; "" where unknown."""
+    outcome = pool.run("reward_fns.algebra:values_of", [distinct[key] for key in keys], time_limit=time_limit)
+    return dict(zip(keys, outcome.value, strict=True)) if outcome.kind is Kind.DONE else {}
 
 
 def _same(a: str, b: str) -> bool:

@@ -15,8 +15,20 @@ from reward_fns.result import Score, Skip, to_verl
 Style = Literal["strict", "finish", "mmlu_pro"]
 
 _FINISH = re.compile(r"Finish\s*\[([^\]\n]{0,200})\]")
-_ANSWER_IS = re.compile(r"(?i:\banswer)\s*(?:(?i:is)\s*:?|:)\s*(?=(?P<rest>[^\n]{0,200}))")
+_ANSWER_IS = re.compile(
+    r"(?i:\banswer)\s*(?:\*\*|__)?\s*(?:(?i:is)\b\s*:?|:)\s*(?:\*\*|__)?\s*(?=(?P<rest>[^\n]{0,200}))"
+)
 _OPTION = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
+# An option that begins a statement; what follows is its text, or a reason. "A" and "I" before a word may be words.
+_CHOICE = re.compile(
+    r"[\s*_]*(?:(?i:option|choice)\s+)?(?:\(([A-Z])\)|\[([A-Z])\]|([A-Z])(?=[.):,*_]|\s*$|\s+(?:because|since|as|so|for|which|[-—])\b|\s+[^a-zA-Z])"
+    r"|([B-HJ-Z])(?![A-Za-z']))"
+)
+_OTHER_CHOICE = re.compile(
+    r"(?:\b(?:or|and|and/or|nor|vs)\b|[,/;&|+])\s*(?:(?i:option|choice)\s+)?[(\[]?([A-Z])[)\]]?(?![A-Za-z'])"
+)
+_REASON = re.compile(r"\b(?:because|since|as|so|while|whereas)\b")
+_BRACKETED = re.compile(r"[(\[]([A-Z])[)\]]")
 _DENIAL = re.compile(r"\W*(?:[A-Za-z]{2,}\s+)?(?:not|neither|never)\b", re.IGNORECASE)
 _MMLU_ANSWER_IS = re.compile(r"answer is \(?([A-J])\)?")
 _MMLU_ANSWER = re.compile(r"[aA]nswer:(?=\s*([A-J]))")  # the letter may be the A of another "Answer:"
@@ -83,12 +95,17 @@ def strict_letter(response: str, letters: str = "ABCDEFGHIJ", answer_scope: Answ
 
 
 def _only_letter(text: str, letters: str) -> tuple[str, str]:
-    named = list(dict.fromkeys(_OPTION.findall(text)))
-    options = [letter for letter in named if letter in letters]
+    # An option that is ruled out is not chosen: "not B", "certainly not (B)".
+    denied = _DENIAL.match(text) is not None
+    choice = None if denied else _CHOICE.match(text)
+    if choice is not None and (letter := next(filter(None, choice.groups()))) in letters:
+        # Capitals in the option's text are no second choice, but for another option that is offered beside it.
+        rest = _REASON.split(text[choice.end() :], maxsplit=1)[0]
+        others = {*_OTHER_CHOICE.findall(rest), *_BRACKETED.findall(rest)} & set(letters) - {letter}
+        return ("", "multiple") if others else (letter, "")
+    options = [letter for letter in dict.fromkeys(_OPTION.findall(text)) if letter in letters]
     # "A" as the article of a sentence and "I" are words: a bare lower-case text after them is prose, not a choice.
-    prose = re.match(r"\s*(?:A|I)\s+[a-z]", text)
-    # an option that is ruled out is not chosen: "not B", "certainly not (B)"
-    if (prose or _DENIAL.match(text)) and len(options) == 1:
+    if len(options) == 1 and (denied or re.match(r"\s*(?:A|I)\s+[a-z]", text)):
         return "", "missing"
     if len(options) == 1:
         return options[0], ""

@@ -15,7 +15,7 @@ _TIME = re.compile(
 )
 _DATE = re.compile(r"\d{1,2}/\d{1,2}/\d{2,4}|\d{4}/\d{1,2}/\d{1,2}|\d{4}-\d{1,2}-\d{1,2}|\d{1,2}-\d{1,2}-\d{4}")
 _BASE = re.compile(
-    r"(?P<open>\()?\s*(?P<digits>[0-9A-F]+)\s*(?(open)\))\s*_\s*"
+    r"(?P<open>\()?\s*(?P<digits>-?[0-9A-F]+)\s*(?(open)\))\s*_\s*"
     r"(?:\{\s*\(?\s*(?P<braced>[^{}()]+?)\s*\)?\s*\}|(?P<bare>\d+))"
 )
 _NUMBER_WORDS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
@@ -55,7 +55,9 @@ def read_base(text: str) -> tuple[str, int] | None:
         return None
     name = (match["braced"] or match["bare"]).strip().lower()
     base = int(name) if name.isdigit() else _BASE_NAMES.get(name)
-    return (match["digits"].lstrip("0") or "0", base) if base and 2 <= base <= 36 else None
+    sign = "-" if match["digits"].startswith("-") else ""
+    digits = match["digits"].removeprefix("-").lstrip("0") or "0"
+    return (sign + digits, base) if base and 2 <= base <= 36 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ class Assignments:
     def are_roots(self) -> bool:
         """Whether the names are one name with numbers, as in `x_1 = 2, x_2 = 5`: then they have no order."""
         return len({name.partition("_")[0] for name in self.names}) == 1
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether the names are neighbours in the alphabet in another order, as in `y=3, x=2`: no point is meant."""
+        letters = sorted(self.names)
+        neighbours = all(len(name) == 1 for name in letters) and ord(letters[-1]) - ord(letters[0]) == len(letters) - 1
+        return neighbours and list(self.names) != letters
 
 
 def read_assignments(parts: tuple[str, ...]) -> Assignments | None:

@@ -64,6 +64,9 @@ class Score:
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "acc", acc)
 
+    def __bool__(self) -> bool:
+        return self.value > 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Unjudged:
@@ -73,6 +76,9 @@ class _Unjudged:
 
     def __post_init__(self) -> None:
         _set_text(self)
+
+    def __bool__(self) -> bool:
+        raise ResultError(f"a {type(self).__name__} is neither right nor wrong ({self.reason}): ask for its type")
 
 
 class Skip(_Unjudged):

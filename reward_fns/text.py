@@ -64,6 +64,12 @@ _SIGNS = str.maketrans(
         "′": "'",
         "“": '"',
         "”": '"',
+        # Invisible operators: dropped, they would join two numbers.
+        "\u2062": r"\cdot ",
+        "\u2063": ",",
+        "\u2064": "+",
+        # What is shown from here on runs from right to left: the text is not what a reader sees.
+        **dict.fromkeys("\u202b\u202d\u202e\u2067\u2068", "\ufffd"),
     }
 )
 # NFKC would write the fraction without a space or braces, and 2½ would become 21/2.
@@ -109,19 +115,78 @@ def _plain_character(character: str) -> str:
     return "\ufffd" if category == "Cs" else character
 
 
-_THINK_TAG = re.compile(r"<\s{0,3}(/?)\s{0,3}(?:think|thinking|thought|reasoning)\s{0,3}>", re.IGNORECASE)
+# What opens and what closes thoughts: tags of DeepSeek, Qwen, Seed and others; Magistral; Kimi; Command A, Sky-T1.
+_TAGS = r"(?:seed:)?think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad|reflection|inner_monologue"
+_TOKENS = "think|thinking|thought"
+_OPEN = rf"<\s{{0,3}}(?:{_TAGS})\s{{0,3}}>|\[THINK\]|◁think▷|<\|(?:(?:start|begin)(?:_of)?_)?(?:{_TOKENS})\|>"
+_CLOSE = rf"<\s{{0,3}}/\s{{0,3}}(?:{_TAGS})\s{{0,3}}>|\[/THINK\]|◁/think▷|<\|(?:/|end_(?:of_)?)(?:{_TOKENS})\|>"
+_THOUGHT = re.compile(rf"(?P<open>{_OPEN})|(?P<close>{_CLOSE})", re.IGNORECASE)
+# Channels of gpt-oss, with their tokens and where a decoder has left these out.
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)[^<]{0,80}<\|message\|>")
+_CHANNEL_END = re.compile(r"<\|(?:end|return|start|call)\|>")
+_BARE_CHANNEL = re.compile(r"\s*(?:analysis|commentary)(?![a-z\s:,.])")
+_BARE_FINAL = "assistantfinal"
 
 
 def after_thinking(text: str) -> str:
     """The part of a response that is addressed to the reader.
 
-    Everything up to the last closing tag is thinking (the opening one often stands in the prompt); so is everything
-    from an opening tag that is never closed.
+    Everything up to the last closing mark is thinking (the opening one often stands in the prompt); so is everything
+    from an opening mark that is never closed. Of channels the last one called final counts, and nothing where there is
+    none.
     """
+    channels = list(_CHANNEL.finditer(text))
+    if channels:
+        final = next((match.end() for match in reversed(channels) if match[1] == "final"), None)
+        if final is None:
+            return ""
+        text = _CHANNEL_END.split(text[final:], maxsplit=1)[0]
+    elif _BARE_CHANNEL.match(text):
+        text = text.rpartition(_BARE_FINAL)[2] if _BARE_FINAL in text else ""
+    elif text.startswith(_BARE_FINAL.removeprefix("assistant")) and text[5:6].isupper():
+        text = text[5:]
     final_start, opened = 0, None
-    for tag in _THINK_TAG.finditer(text):
-        if tag[1]:
-            final_start, opened = tag.end(), None
+    for mark in _THOUGHT.finditer(text):
+        if mark["close"]:
+            final_start, opened = mark.end(), None
         elif opened is None:
-            opened = tag.start()
+            opened = mark.start()
     return text[final_start:opened]
+
+
+_COMMENT = re.compile(
+    r"<!--(?:(?!-->).)*(?:-->)?|(?m:^)[ \t]*%[^\n]*|~~[^~\n]+~~|<(s|del|strike)>(?:(?!</).){0,2000}</\1>", re.DOTALL
+)
+_HIDING = re.compile(r"\\(?:[hv]?phantom|sout|xout|st|cancel|[bx]cancel|textcolor\s*\{white\})\s*(?=\{)")
+
+
+def visible(text: str) -> str:
+    r"""A text without what a reader does not see, or sees struck out: comments, `~~...~~`, and boxes in `\phantom`,
+    `\sout` and the like."""
+    if "<" in text or "%" in text or "~~" in text:
+        text = _COMMENT.sub(" ", text)
+    parts, position = [], 0
+    for match in _HIDING.finditer(text) if "boxed" in text else ():
+        end = closing_brace(text, match.end()) if match.start() >= position else None
+        if end is not None and "boxed" in text[match.end() : end]:
+            parts += [text[position : match.start()], " "]
+            position = end + 1
+    return "".join([*parts, text[position:]])
+
+
+def closing_brace(text: str, opening: int) -> int | None:
+    r"""Position of the brace that closes the one at `opening`; `\{`, `\}` and `\\` are passed over as pairs."""
+    depth, position = 0, opening
+    while position < len(text):
+        character = text[position]
+        if character == "\\":
+            position += 2
+            continue
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+        position += 1
+    return None

@@ -1,7 +1,7 @@
 """Units: set apart from the number they belong to, and brought to one name each."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from reward_fns.answer import MARK
@@ -66,7 +66,8 @@ _NOT_UNITS = frozenset(
     "false incorrect than if mod modulo minus plus times over to of at by most least exactly half halves third thirds "
     "quarter quarters fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths eleventh elevenths "
     "twelfth twelfths sixteenth sixteenths twice doubled tripled halved gross mil mln sqrt log ln sin cos tan exp pi "
-    "zero one two three four five six seven eight nine ten tens pair pairs score scores "
+    "zero one two three four five six seven eight nine ten tens pair pairs score scores negative negatives reciprocal "
+    "reciprocals inverse opposite repeating recurring conjugate complement imaginary fewer less more conversely "
     "dozenth base choose factorial squared cubed st nd rd th am pm something anything vs versus".split()
 )
 _GENERIC = frozenset(
@@ -88,12 +89,14 @@ class Quantity:
     Attributes:
         known: a unit of measure, and not a mere noun.
         scale: of a word such as "million" after the number, else 1.
+        whole: the text before the unit was set apart, where its letters could be variables: `3m^2`, `2mg`, `5 s`.
     """
 
     body: str
     unit: str = ""
     known: bool = False
     scale: Fraction = Fraction(1)
+    whole: str = ""
 
     def number(self) -> Numeral | None:
         """The plain number that the body is, or None."""
@@ -101,6 +104,18 @@ class Quantity:
         if numeral is None or self.scale == 1:
             return numeral
         return Numeral(numeral.value * self.scale)
+
+
+def settled(a: Quantity, b: Quantity) -> tuple[Quantity, Quantity]:
+    """Two quantities, with letters that could be variables taken for a unit only where the other side names the same.
+
+    `10m` is ten metres beside `10\\text{ m}`; beside `10`, or beside `10m`, it is a product.
+    """
+    if a.whole and (b.whole or b.unit != a.unit):
+        a = Quantity(a.whole)
+    if b.whole and (a.whole or a.unit != b.unit):
+        b = Quantity(b.whole)
+    return a, b
 
 
 def same_unit(a: Quantity, b: Quantity) -> bool:
@@ -138,9 +153,18 @@ def split_unit(text: str) -> Quantity:
             quantity = _quantity(text, bare.start(), unit)
             # "3 x" and "5ab" are algebra, not three or five of a noun.
             longest = len(max(re.findall("[A-Za-z]+", unit) or [""], key=len))
+            if quantity.known and quantity.scale == 1 and _could_be_variables(bare["gap"], unit):
+                return replace(quantity, whole=text)
             if quantity.known or quantity.scale != 1 or (bare["gap"] and longest >= 4):
                 return quantity
     return Quantity(text)
+
+
+def _could_be_variables(gap: str, unit: str) -> bool:
+    """Whether a bare unit may as well be a product: it has symbols of one or two letters, and either all of them are of
+    one letter or no space parts them from the number."""
+    longest = max(map(len, re.findall("[A-Za-z]+", unit)), default=9)
+    return longest <= 2 and (not gap or longest == 1)
 
 
 def _ends_number(body: str) -> bool:

@@ -8,6 +8,8 @@ import re
 import secrets
 from typing import Any
 
+from reward_fns.text import after_thinking
+
 MAX_REPLY_CHARS = 200_000
 
 
@@ -31,16 +33,24 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
-def read_verdict(reply: Any, word: str, pattern: str) -> str | None:
-    """The one verdict in a judge's reply: the last line reads `<word>: <verdict>`, and no other line says otherwise.
+def read_verdict(reply: Any, word: str, pattern: str, out_of: float | None = None) -> str | None:
+    """The one verdict in a judge's reply, `<word>: <verdict>` in whatever dress: bold, fenced, with a closing sentence.
+
+    Args:
+        pattern: of a verdict, whose case does not matter.
+        out_of: the highest grade, which may stand behind the verdict, as in `7/10`.
 
     Returns:
-        The verdict, or None when it is missing, malformed or contradicted.
+        The verdict in capitals, or None when it is missing, malformed or contradicted.
     """
     if not isinstance(reply, str) or len(reply) > MAX_REPLY_CHARS:
         return None
-    lines = [line.strip().strip("*`").strip() for line in reply.strip().splitlines()]
-    stated = [match[1] for line in lines if (match := re.fullmatch(rf"{word}\s*:\s*({pattern})", line))]
-    if not stated or len(set(stated)) != 1:
+    text = re.sub(r"[*`_]|\\boxed|[{}$]", "", after_thinking(reply))
+    denominator = "" if out_of is None else rf"(?:\s*(?:/|out of)\s*{out_of:g}(?!\d))?"
+    stated = re.findall(
+        rf"{word}[ \t]*[:=-]?\s*({pattern})(?![\w.]*\d|[\w-]){denominator}(?!\s*/)", text, re.IGNORECASE
+    )
+    if text.count(word) != len(stated):
         return None
-    return stated[0] if re.match(rf"{word}\s*:", lines[-1]) else None
+    verdicts = {verdict.upper() if not re.search(r"\d", verdict) else f"{float(verdict):g}" for verdict in stated}
+    return stated[-1].upper() if len(verdicts) == 1 else None

@@ -19,7 +19,7 @@ _CHUNK = 4096
 # Reasons with which a grader says that a response holds no answer it could read.
 UNREAD = frozenset(
     "no_answer no_finish missing not_text no_box unclosed_box empty_box no_phrase empty_phrase only_thinking empty "
-    "unparsable too_long too_deep too_many_digits".split()
+    "part_of_formula denied_box quoted_box several_boxes unparsable too_long too_deep too_many_digits".split()
 )
 
 

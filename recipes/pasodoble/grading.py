@@ -26,7 +26,7 @@ async def grade(response: str, gold: str | None, **options: Any) -> Score | Skip
         gold: the Proposer's answer; None or empty agrees with nothing.
         options: of :class:`reward_fns.math.MathOptions`.
     """
-    answer = extract_answer(response)
+    answer = extract_answer(response, "reference")
     if not gold:
         return Score(0.0, "gold_missing", answer or "")
     if not answer:

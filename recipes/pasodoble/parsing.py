@@ -1,11 +1,15 @@
 """Read question and answer from a completion.
 
 Source: PasoDoble, ``reward_utils.py``. Both functions take time linear in the length of the completion, whatever it
-contains, and return what the original's recursive pattern returns.
+contains, and find boxes where the original's recursive pattern finds them.
 """
 
 import re
+from typing import Literal
 
+from reward_fns.text import after_thinking
+
+Convention = Literal["default", "reference"]
 _END_OF_THINKING = "</think>"
 _PROBLEM_START, _PROBLEM_END = "<problem>", "</problem>"
 _BOX = re.compile(r"\\boxed\s*\{")
@@ -13,18 +17,33 @@ _BOX = re.compile(r"\\boxed\s*\{")
 
 def extract_question(completion: str) -> str:
     """Return the first ``<problem>...</problem>`` after the last ``</think>``, stripped; empty if either is missing."""
+    return _problem_and_rest(completion)[0]
+
+
+def _problem_and_rest(completion: str) -> tuple[str, str]:
+    """The first problem after the thoughts, and what stands between it and the next one."""
     _, thought, rest = completion.rpartition(_END_OF_THINKING)
     _, opened, rest = rest.partition(_PROBLEM_START)
-    question, closed, _ = rest.partition(_PROBLEM_END)
-    return question.strip() if thought and opened and closed else ""
+    question, closed, rest = rest.partition(_PROBLEM_END)
+    found = bool(thought and opened and closed)
+    return (question.strip(), rest.partition(_PROBLEM_START)[0]) if found else ("", "")
 
 
-def extract_answer(completion: str) -> str | None:
-    r"""The content of the last closed ``\boxed{...}`` of the whole completion, thinking included, stripped.
+def extract_answer(completion: str, convention: Convention = "default") -> str | None:
+    r"""The content of the last closed ``\boxed{...}``, stripped; ``None`` if no box closes.
+
+    ``default`` reads what is addressed to the reader: of a completion with a problem, what stands between that problem
+    and the next one; of another, what follows the thoughts, and all of it where there are none. ``reference`` reads the
+    whole completion, thoughts included, as the original does: a cut-off answer then takes a box of the thoughts.
 
     Braces may nest. ``\{`` and ``\}`` are literal, except where only reading their brace as a real one lets the box
-    close. A box inside another box belongs to the outer one. ``None`` if no box closes.
+    close. A box inside another box belongs to the outer one.
     """
+    if convention == "default":
+        if _PROBLEM_START in completion.rpartition(_END_OF_THINKING)[2]:
+            completion = _problem_and_rest(completion)[1]
+        else:
+            completion = after_thinking(completion)
     closable = _closable_depths(completion) if "\\boxed" in completion else []
     last, position = None, 0
     while match := _BOX.search(completion, position):

@@ -92,6 +92,8 @@ class GameSettings:
     use_knowledge: bool = True
     request_box: bool = True
     """Ask the Solver to box its answer; the original leaves that to the supervised start."""
+    parser: Literal["default", "reference"] = "default"
+    """A proposal's answer: the box behind its problem, or the last one of all, thoughts included (the original)."""
     train_proposer: bool = True
     train_solver: bool = True
     proposer_mini_batch_size: Count | None = None

@@ -134,7 +134,7 @@ class TwoPlayerTrainer(RoleTrainer, DuetTrainer):
     def _parse(self, text: str) -> Proposal:
         question = extract_question(text)
         ids = self.proposer.tokenizer(question, add_special_tokens=False)["input_ids"]
-        return Proposal(question, extract_answer(text), tuple(ids))
+        return Proposal(question, extract_answer(text, self.settings.parser), tuple(ids))
 
     def _solve(self, uids: list[str], questions: list[str], golds: list[str]) -> Answers:
         if not uids:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from recipes.core.settings import read
 from recipes.errors import ConfigError, MissingFileError
+from reward_fns.text import after_thinking
 
 WORDS_MIN = 4
 WORDS_MAX = 150
@@ -21,6 +23,24 @@ KEYWORDS = (
 )
 
 _ITEM = re.compile(r"(?<!\d)\d++\.\s+(.*?)(?=\n\d++\.\s|$)", re.DOTALL)
+_MARKER = re.compile(r"(?:^|\n|(?<=\s)#{1,6})[ \t#>*_-]*(\d{1,4})[.)](?:\*\*|__)?[ \t]+(?=\S)")
+_BEHIND_A_QUESTION = re.compile(
+    r"\n[ \t#>*_-]*(?:\d{1,3}[.)]|\(?[A-Ea-e][.)])\s"
+    r"|(?:^|\n)[ \t#*_-]*(?:solution|answer|explanation|hint|options?|steps?)\b\s*[:.\d]",
+    re.IGNORECASE,
+)
+_ENDINGS = (".", "?", "!", ":", ")", "]", "}", "$", '"', "。", "？")
+_TASK = re.compile(
+    r"\b(?:find|determine|calculate|compute|evaluate|solve|simplify|express|prove|show that|how|what|which|who|when"
+    r"|where|write|convert|factor|expand|estimate|give|count|state|list|draw|let|suppose|name)\b",
+    re.IGNORECASE,
+)
+_STEP = re.compile(
+    r"(?:first|second|then|next|finally|step|now|so|thus|therefore|hence|subtract|add|multiply|divide|substitute"
+    r"|let's|we|to|using|use|set up|check|verify|apply|rewrite|combine|isolate"
+    r"|recall|note|plan|the answer|answer|i|sure|here)\b",
+    re.IGNORECASE,
+)
 _KEYWORD = re.compile(rf"\b(?:{'|'.join(KEYWORDS)})\b", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
@@ -113,14 +133,47 @@ def fit_prompt(
     )
 
 
-def parse_instructions(text: str) -> list[str]:
-    """Split generated text into its numbered items, in order, outer white space stripped.
+def parse_instructions(text: str, convention: Literal["default", "reference"] = "default") -> list[str]:
+    """The numbered questions of a generated text, in order, outer white space stripped.
 
-    An item runs from "digits, dot, white space" to the line break before the next such marker, or to the end; text
-    before the first marker is dropped, and a text without a marker yields nothing (SeRL code, `extract_questions`).
-    The last item is kept even when the token limit cut it. Linear in the length of the text.
+    `default`: each item is a whole question or task, or nothing. Items begin on a line of their own ("9.", "9)",
+    "**9.**", "### 9."), each with the next number; numbered lines inside an item (steps of a solution, options), and
+    what follows them or a heading such as "Solution:", are no part of the question. Thoughts, preambles, and a last
+    item that the token limit cut are left out.
+
+    `reference`: an item runs from "digits, dot, white space", wherever it stands, to the line break before the next
+    such marker, or to the end; the last one is kept even when it was cut (SeRL code, `extract_questions`).
+
+    Linear in the length of the text.
     """
-    return [item.strip() for item in _ITEM.findall(text)]
+    if convention == "reference":
+        return [item.strip() for item in _ITEM.findall(text)]
+    text = after_thinking(text)
+    markers = list(_MARKER.finditer(text))
+    items: list[tuple[str, bool]] = []
+    expected, start = None, 0
+    for marker in markers:
+        number = int(marker[1])
+        if expected is not None and number != expected:
+            continue
+        if expected is not None:
+            items.append((text[start : marker.start()], True))
+        expected, start = number + 1, marker.end()
+    if expected is not None:
+        items.append((text[start:], False))
+    return [question for item, ended in items if (question := _whole_question(item, ended))]
+
+
+def _whole_question(item: str, ended: bool) -> str | None:
+    """The question of an item, without a solution or options behind it; None where there is none, or it was cut."""
+    question = _BEHIND_A_QUESTION.split(item, maxsplit=1)[0]
+    if not question.strip():
+        return None
+    if question == item and not ended and not item.rstrip().endswith(_ENDINGS):
+        return None
+    question = question.strip().strip("*_").strip()
+    is_task = "?" in question or (_TASK.search(question) and not _STEP.match(question))
+    return question if is_task else None
 
 
 def filter_instruction(text: str, *, lowercase_like_reference: bool = False) -> tuple[str | None, str | None]:

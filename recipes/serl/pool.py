@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from recipes.serl.instructions import draw_examples
-from recipes.serl.similarity import RougeIndex
+from recipes.serl.similarity import Convention, RougeIndex
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,13 @@ class InstructionPool:
     """
 
     def __init__(
-        self, seeds: Sequence[str], *, threshold: float = 0.7, scope: str = "step", rng_seed: int = 42
+        self,
+        seeds: Sequence[str],
+        *,
+        threshold: float = 0.7,
+        scope: str = "step",
+        rng_seed: int = 42,
+        similarity: Convention = "default",
     ) -> None:
         self.seeds = tuple(seeds)
         self.threshold = threshold
@@ -39,8 +45,9 @@ class InstructionPool:
         self.next_idx = 0
         self._pending: deque[Instruction] = deque()
         self._accepted: list[str] = []
-        self._seed_index = RougeIndex(self.seeds)
-        self._accepted_index = RougeIndex()
+        self._similarity: Convention = similarity
+        self._seed_index = RougeIndex(self.seeds, similarity)
+        self._accepted_index = RougeIndex((), similarity)
 
     def __len__(self) -> int:
         """Instructions waiting to be answered."""
@@ -129,4 +136,4 @@ class InstructionPool:
 
     def _compare_with(self, texts: Iterable[str]) -> None:
         self._accepted = list(texts)
-        self._accepted_index = RougeIndex(self._accepted)
+        self._accepted_index = RougeIndex(self._accepted, self._similarity)

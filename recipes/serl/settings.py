@@ -24,6 +24,8 @@ class InstructionSettings:
         max_prompt_tokens: limit of a few-shot prompt (`--prompt_max_len`).
         overlong_prompt: `drop_examples`, or `truncate` as the original.
         temperature, top_p, presence_penalty, max_tokens: sampling of a generation call.
+        parser: `default` takes whole questions alone, `reference` whatever follows a number and a full stop.
+        similarity: `default` sees all scripts and signs, `reference` a-z and 0-9 alone, as rouge-score.
         lowercase_like_reference: lower-case everything but the first letter, as the original.
         rouge_threshold: a candidate above it is dropped.
         similarity_scope: `step`, `history`, or `pool` as the original.
@@ -42,6 +44,8 @@ class InstructionSettings:
     top_p: PositiveShare = 0.95
     presence_penalty: Finite = 2.0
     max_tokens: Count = 1024
+    parser: Literal["default", "reference"] = "default"
+    similarity: Literal["default", "reference"] = "default"
     lowercase_like_reference: bool = False
     rouge_threshold: PositiveShare = 0.7
     similarity_scope: Literal["pool", "step", "history"] = "step"

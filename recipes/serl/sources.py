@@ -114,7 +114,7 @@ class SelfInstructSource:
         self._counts["generation_calls"] += 1
         self._counts["generation_failed"] += sum(text is None for text in texts)
         for text in texts:
-            items = parse_instructions(text) if text else []
+            items = parse_instructions(text, settings.parser) if text else []
             self._counts["texts_unparsable"] += int(text is not None and not items)
             for item in items:
                 self._offer(item, step)

@@ -41,6 +41,7 @@ class SerlTrainer(SerlRun):
             threshold=instructions.rouge_threshold,
             scope=instructions.similarity_scope,
             rng_seed=settings.rng_seed,
+            similarity=instructions.similarity,
         )
         batch_size = instructions.few_shot_generation_batch_size or max(4, rollout_engines(self.config))
         return SelfInstructSource(

@@ -10,7 +10,7 @@ from reward_fns.math import score_batch
 from reward_fns.multiple_choice import score as score_choice
 from reward_fns.result import Score
 
-FAMILIES = ("right", "wrong", "adversarial", "control", "gold")
+FAMILIES = ("right", "wrong", "adversarial", "control", "gold", "classes")
 
 
 def value_of(result):

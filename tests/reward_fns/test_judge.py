@@ -263,15 +263,29 @@ def test_back_pressure_halves_and_grows_and_loses_no_caller():
         ("W: 5", "5"),
         ("**W: 5**", "5"),
         ("W: 5\nW: 5", "5"),
-        ("W: 5\nand so on", None),
-        ("W: 5 points", None),
-        ("x W: 5", None),
+        ("W: 5\nThat is my verdict.", "5"),
+        ("**W:** 5 points", "5"),
+        ("My verdict is W: **5**", "5"),
+        ("```\nW: 5\n```", "5"),
+        ("W: 5/10", "5"),
+        ("W: 5 out of 10.", "5"),
+        ("W: 5.", "5"),
+        ("<think>W: 3</think>\nW: 5", "5"),
+        ("W: 5\nW: 6", None),
+        ("W: 5\nW: unsure", None),
+        ("W: 5/7", None),
+        ("W: 5x", None),
+        ("5", None),
         (None, None),
         ("", None),
     ],
 )
 def test_reading_a_verdict(reply, verdict):
-    assert read_verdict(reply, "W", r"\d+") == verdict
+    assert read_verdict(reply, "W", r"\d+", 10.0) == verdict
+
+
+def test_the_case_of_a_verdict_does_not_matter():
+    assert read_verdict("W: First, since it is shorter", "W", "FIRST|SECOND|TIE") == "FIRST"
 
 
 def test_long_texts_are_cut_in_the_middle():

@@ -4,6 +4,7 @@ transcription of its loop.
 
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -97,7 +98,7 @@ def test_results_tell_minority_from_abstention():
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
-        (r"\boxed{41} \boxed{42}", "42"),
+        (r"\boxed{41} \boxed{42}", ""),
         ("The answer is 42.", "42"),
         ("The answer is 41. Sorry, the answer is $42$.", "42"),
         ("The final answer is: **42**", "42"),
@@ -107,6 +108,17 @@ def test_results_tell_minority_from_abstention():
         (r"\boxed{42", ""),
         (r"<think>\boxed{42}</think>", ""),
         ("I would say it depends", ""),
+        ("so x = 12, and the answer is correct", ""),
+        ("The answer is given by the formula below.", ""),
+        ("The answer is the", ""),
+        ("the answer is unique and positive", ""),
+        ("The answer is yes.", "yes"),
+        ("**Final Answer:**\n42", "42"),
+        ("analysis\\boxed{41}assistantfinal\\boxed{42}", "42"),
+        ("[THINK]\\boxed{41}[/THINK] no idea", ""),
+        (r"\boxed{None}", ""),
+        (r"\boxed{\text{your answer}}", ""),
+        (r"\boxed{\ldots}", ""),
         ("", ""),
     ],
 )
@@ -166,7 +178,20 @@ def test_what_is_transitive_stays_together(labels):
 def test_a_percentage_is_no_bridge():
     vote = majority_vote(boxed("0.5", "0.5", r"50\%", "50", "50"))
     assert vote.n_classes == 3 and vote.reason == "tie"
-    assert majority_vote(boxed("0.5", "0.5", r"50\%", "50", "50", "50")).rewards == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+    assert majority_vote(boxed("0.5", "0.5", r"50\%", "50", "50", "50")).rewards == (0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+
+
+def test_one_stray_unit_does_not_split_a_class():
+    answers = [r"5\text{ cm}"] * 4 + ["5"] * 4 + [r"5\text{ m}"] + ["6"] * 5
+    assert majority_vote(boxed(*answers)).rewards == (1.0,) * 8 + (0.0,) * 6
+
+
+def test_many_formulas_are_compared_within_seconds_and_none_is_lost():
+    formulas = [rf"\frac{{{n}}}{{\sqrt{{{n + 1}}}}}" for n in range(1, 60)]
+    start = time.monotonic()
+    vote = majority_vote(boxed(*formulas, r"\frac{\sqrt{2}}{2}"))
+    assert vote.n_classes == 59 and vote.rewards[0] == vote.rewards[-1] == 1.0 and sum(vote.rewards) == 2
+    assert time.monotonic() - start < 10
 
 
 @settings(deadline=None)

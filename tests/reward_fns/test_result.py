@@ -100,6 +100,13 @@ def test_results_pass_through():
         assert normalise(to_verl(result)) == result
 
 
+def test_a_result_in_a_condition_is_right_or_wrong_and_what_is_neither_raises():
+    assert Score(1.0) and Score(0.5) and not Score(0.0) and not Score(-1.0)
+    for unjudged in (Skip("pool_down"), Fail("stop")):
+        with pytest.raises(ResultError, match=unjudged.reason):
+            bool(unjudged)
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.complex_numbers() | st.binary(),
     lambda inner: (

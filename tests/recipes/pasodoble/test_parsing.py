@@ -21,7 +21,7 @@ latex = st.lists(
 @settings(max_examples=1500, deadline=None)
 def test_answer_equals_the_recursive_pattern(completion):
     boxes = [m.group("body") for m in RECURSIVE_BOX.finditer(completion, timeout=5)]
-    assert extract_answer(completion) == (boxes[-1].strip() if boxes else None)
+    assert extract_answer(completion, "reference") == (boxes[-1].strip() if boxes else None)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,22 @@ def test_answer_equals_the_recursive_pattern(completion):
     ],
 )
 def test_answer(completion, answer):
+    assert extract_answer(completion, "reference") == answer
+
+
+@pytest.mark.parametrize(
+    "completion, answer",
+    [
+        (r"</think><problem>p</problem> \boxed{1}", "1"),
+        (r"</think><problem>p</problem> \boxed{1} <problem>q</problem> \boxed{2}", "1"),
+        (r"<think>\boxed{4}</think><problem>p</problem> cut", None),
+        (r"<think>\boxed{4}</think> so four", None),
+        (r"<think>\boxed{4} cut", None),
+        (r"</think> \boxed{1} <problem>p</problem>", None),
+        (r"a plain answer \boxed{5}", "5"),
+    ],
+)
+def test_by_default_the_answer_is_the_one_behind_its_problem(completion, answer):
     assert extract_answer(completion) == answer
 
 

@@ -12,7 +12,7 @@ from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.settings import InstructionSettings
 from recipes.serl.sources import DatasetSource, SelfInstructSource
 
-SEEDS = [f"seed {i} of topic{i} and thing{i} at place{i}" for i in range(30)]
+SEEDS = [f"Find seed {i} of topic{i} and thing{i} at place{i}." for i in range(30)]
 
 
 class Generator:
@@ -106,8 +106,8 @@ def test_groups_that_are_not_usable_are_topped_up(tmp_path):
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
-        (lambda rng: "$junk$ after junk and junk", "leading_punctuation"),
-        (lambda rng: "no", "too_short"),
+        (lambda rng: "$junk$ of what and what?", "leading_punctuation"),
+        (lambda rng: "Why not?", "too_short"),
         (lambda rng: "Draw the graph of this function.", "keyword"),
         (lambda rng: SEEDS[rng.randrange(30)], "too_similar"),
     ],
@@ -125,7 +125,7 @@ def test_a_generator_of_junk_or_copies_falls_back_to_seeds_in_bounded_calls(tmp_
 
 def test_a_generator_that_is_never_parsable_or_fails_falls_back_too(tmp_path):
     made, _ = source(tmp_path, max_generation_calls=2)
-    made.generate = lambda prompts, step, call: ["no marker", None, "", "1) other list"]
+    made.generate = lambda prompts, step, call: ["no marker", None, "", "- What is it?"]
     assert len(run(made, answer_with(forever(0.5))).trained) == 8
     counts = made.take_counts()
     assert counts["texts_unparsable"] == 6 and counts["generation_failed"] == 2

@@ -44,7 +44,34 @@ def words(n: int) -> str:
         ("\n".join(f"{i}. question {i}" for i in range(1, 8)), [f"question {i}" for i in range(1, 8)]),
     ],
 )
-def test_parse_cases(text, items):
+def test_parse_cases_of_the_original(text, items):
+    assert parse_instructions(text, "reference") == items
+
+
+QUESTION = "What is the area of a square of side 3?"
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        (f"9. {QUESTION}\n10. Find x if 2x = 6.", [QUESTION, "Find x if 2x = 6."]),
+        (f"9) {QUESTION}\n10) Find x if 2x = 6.", [QUESTION, "Find x if 2x = 6."]),
+        (f"**9.** {QUESTION}\n**10.** Find x if 2x = 6.", [QUESTION, "Find x if 2x = 6."]),
+        (f"### 9. {QUESTION} ### 10. Find x if 2x = 6.", [QUESTION, "Find x if 2x = 6."]),
+        (f"Here are more:\n\n9. {QUESTION}", [QUESTION]),
+        ("The height is 12. What is the area?", []),
+        ("9. The height is 12. What is the area?", ["The height is 12. What is the area?"]),
+        (f"<think>Plan:\n1. Find an idea.\n2. Write it.</think>9. {QUESTION}", [QUESTION]),
+        (f"9. {QUESTION}\n1. Multiply 3 by 3.\n2. The area is 9.", [QUESTION]),
+        (f"9. {QUESTION}\nA. 3\nB. 9\n10. Find x if 2x = 6.", [QUESTION, "Find x if 2x = 6."]),
+        (f"9. {QUESTION}\nSolution: 9", [QUESTION]),
+        ("9. Multiply both sides by 2.\n10. The answer is 4.", []),
+        ("9. What is the area of a squ", []),
+        (f"9. {QUESTION}\n10. What is the area of a squ", [QUESTION]),
+        ("9. Как найти площадь квадрата со стороной 3?", ["Как найти площадь квадрата со стороной 3?"]),
+    ],
+)
+def test_by_default_an_item_is_a_whole_question_or_nothing(text, items):
     assert parse_instructions(text) == items
 
 
@@ -52,15 +79,16 @@ def test_parse_cases(text, items):
 @given(st.text(alphabet="12. \n\tab٣:)", max_size=60))
 def test_parse_equals_the_rule_of_the_original(text):
     rule = re.compile(r"\d+\.\s+(.*?)(?=\n\d+\.\s+|$)", re.DOTALL)
-    assert parse_instructions(text) == [item.strip() for item in rule.findall(text)]
+    assert parse_instructions(text, "reference") == [item.strip() for item in rule.findall(text)]
 
 
 @pytest.mark.parametrize(
     "text", ["7" * 300_000, "7" * 300_000 + ".x", "1." + " " * 300_000, "\n7" * 150_000, "7.\n" * 99_999]
 )
-def test_parse_is_linear(text):
+@pytest.mark.parametrize("convention", ["default", "reference"])
+def test_parse_is_linear(text, convention):
     start = time.process_time()
-    parse_instructions(text)
+    parse_instructions(text, convention)
     assert time.process_time() - start < 2.0
 
 

@@ -19,7 +19,7 @@ def offer_all(pool, texts):
 
 def test_near_copies_of_seeds_and_of_pending_instructions_are_dropped():
     pool = InstructionPool(SEEDS)
-    instruction, similarity = pool.offer(SEEDS[3].upper() + "!")
+    instruction, similarity = pool.offer(SEEDS[3].upper() + " ")
     assert instruction is None and similarity == 1.0
     assert offer_all(pool, [FRESH[0], FRESH[0] + " epsilon"]) == [True, False]
     assert [instruction.text for instruction in pool.take(5)] == [FRESH[0]]

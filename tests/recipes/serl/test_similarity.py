@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
+from recipes.serl import similarity
 from recipes.serl.similarity import RougeIndex, tokenize
 
 REFERENCE = RougeScorer(["rougeL"], use_stemmer=False)
@@ -14,7 +15,7 @@ TEXTS = st.text(alphabet="abAB 1.$\\éİK\n", max_size=40) | st.text(max_size=30
 
 
 def max_rouge_l(candidate: str, pool: list[str], *, floor: float = 0.0) -> float:
-    return RougeIndex(pool).max_rouge_l(candidate, floor=floor)
+    return RougeIndex(pool, "reference").max_rouge_l(candidate, floor=floor)
 
 
 def rouge_l(a: str, b: str) -> float:
@@ -89,7 +90,7 @@ def test_seven_of_ten_is_exactly_the_threshold_and_not_above_it():
 
 
 def test_latex_operators_and_case_are_invisible():
-    assert tokenize("Find $\\frac{X}{2}$!") == [b"find", b"frac", b"x", b"2"]
+    assert tokenize("Find $\\frac{X}{2}$!", "reference") == [b"find", b"frac", b"x", b"2"]
     assert rouge_l("Find $x^2$", "find (x 2)") == 1.0
 
 
@@ -130,3 +131,17 @@ def test_a_floor_leaves_shorter_texts_in_and_the_lengths_of_others_alone():
     candidate = counted(8, 0, "a")
     assert max_rouge_l(candidate, [counted(6, 0, "b")], floor=0.5) == pytest.approx(12 / 14)
     assert max_rouge_l(candidate, [counted(5, 3, "b"), counted(0, 20, "b")], floor=0.5) == 0.625
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"),
+    [
+        ("Сколько будет 12 и 7?", "Найдите разность 12 7.", False),
+        ("Solve x^2+3x-4 = 0", "Solve x^2-3x+4 = 0", False),
+        ("What is 5! now?", "What is 5 now?", False),
+        ("求12和7的和", "求12和7的差", False),
+        ("Find X now.", "find x, now!", True),
+    ],
+)
+def test_by_default_all_scripts_and_signs_count(first, second, equal):
+    assert (similarity.rouge_l(first, second) == 1.0) is equal

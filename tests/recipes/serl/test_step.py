@@ -252,7 +252,7 @@ def test_labelled_groups_that_lost_a_response_train_with_padding_of_their_own_le
     ("write", "counted"),
     [
         (lambda rng: "no list at all", "texts_unparsable"),
-        (lambda rng: "3. junk", "dropped/too_short"),
+        (lambda rng: "3. Why?", "dropped/too_short"),
         (lambda rng: f"3. {SEEDS[rng.randrange(30)]}", "dropped/too_similar"),
     ],
 )
