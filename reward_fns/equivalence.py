@@ -19,11 +19,11 @@ from reward_fns.relations import (
     is_chain,
     is_name,
     is_related,
-    named_alike,
+    shared_name,
     value_side,
     without_shared_name,
 )
-from reward_fns.shapes import Shape, depths, shape_of, split_top
+from reward_fns.shapes import Shape, depths, member_name, shape_of, split_top
 from reward_fns.units import Quantity, same_unit, settled, split_unit
 
 Question = str
@@ -112,6 +112,9 @@ class _Comparison:
     def _same(self, gold: str, pred: str) -> bool:
         if squeeze(gold) == squeeze(pred):
             return True
+        members = member_name(gold), member_name(pred)
+        if all(members) and squeeze(members[0]) != squeeze(members[1]):
+            return False
         gold_shape, pred_shape = shape_of(gold), shape_of(pred)
         if _is_condition(gold) or _is_condition(pred):
             return self._same_condition(gold, gold_shape, pred, pred_shape)
@@ -154,6 +157,9 @@ class _Comparison:
         if gold.unordered and pred.unordered:
             if (gold.kind == "union") != (pred.kind == "union"):
                 return False
+            names = shared_name(gold_items), shared_name(pred_items)
+            if all(names) and not _is_one_name(*names):
+                return False
             gold_items, pred_items = without_shared_name(gold_items), without_shared_name(pred_items)
             if "set" in (gold.kind, pred.kind):
                 gold_items, pred_items = self._distinct(gold_items), self._distinct(pred_items)
@@ -162,7 +168,7 @@ class _Comparison:
             return False
         brackets = {gold.kind, pred.kind}
         if gold.kind == pred.kind or (brackets == {"list", "()"} and not _OR.search(pred_text)):
-            if brackets == {"list", "()"} and (named_alike(gold_items) or named_alike(pred_items)):
+            if brackets == {"list", "()"} and (shared_name(gold_items) or shared_name(pred_items)):
                 return False
             return all(self._same_member(a, b) for a, b in zip(gold_items, pred_items, strict=True))
         return False
@@ -190,7 +196,7 @@ class _Comparison:
                 return False
         values = asked.values if asked else gold.items
         found = given.values if given else pred.items
-        if asked is None and not are_roots and named_alike(gold.items):
+        if asked is None and not are_roots and shared_name(gold.items):
             return False
         if len(values) != len(found) or (asked is None and gold.kind not in ("list", "set", "()")):
             return None
@@ -198,7 +204,7 @@ class _Comparison:
             return False
         if are_roots:
             return self._matching(values, found)
-        if _OR.search(pred_text) or (given is None and named_alike(found)):
+        if _OR.search(pred_text) or (given is None and shared_name(found)):
             return False
         return all(self._same(a, b) for a, b in zip(values, found, strict=True))
 

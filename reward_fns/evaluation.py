@@ -22,6 +22,8 @@ MAX_DIGITS = 4_000
 MAX_SYMBOLS = 12
 MAX_TERMS = 2_000
 _FIRST_DIGITS = 50
+_KEEPS_DIGITS = frozenset({"number", "symbol", "multiply", "divide", "power", "root", "sqrt", "exp", "abs", "prod"})
+"""Operations whose result has as many sound digits as what goes in; others may be near nothing by cancellation."""
 _POINTS = 6
 _SIZES = (Fraction(1), Fraction(37), Fraction(1, 23), Fraction(7), Fraction(17), Fraction(1, 7))
 _POSITIVE = 3
@@ -67,8 +69,10 @@ class _Evaluator:
             if not mpmath.isfinite(found):
                 raise Undefined
             size = abs(found)
-            # What is left of a cancellation is noise, and says nothing on how small a number may be.
-            if size and (tree[0] != "add" or size > mpmath.mpf(10) ** (-self._digits + 8)):
+            if size and tree[0] not in _KEEPS_DIGITS and size <= mpmath.mpf(10) ** (self.height + 8 - self._digits):
+                # What is left of a cancellation, as in cos(pi/2), is noise.
+                return mpmath.mpf(0)
+            if size:
                 self.height = max(self.height, abs(float(mpmath.log10(size))))
         return found
 
@@ -243,7 +247,10 @@ def evaluate(trees: Iterable[Tree], point: Point) -> tuple[list[Value], mpmath.m
                 raise Undefined from error
             height = max(one.height for one in evaluators)
             needed = 40 + int(3 * height)
-            if attempt == 2 or needed <= digits or all(isinstance(value, Fraction) for value in values):
+            is_exact = all(isinstance(value, Fraction) for value in values)
+            if attempt == 2 or needed <= digits or is_exact:
+                if not is_exact and height + 22 > digits:
+                    raise TooLarge
                 return values, mpmath.mpf(10) ** (int(height) + 12 - digits)
         digits = needed
         if digits > MAX_DIGITS:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
-from reward_fns.errors import OptionError
+from reward_fns.errors import OptionError, ResultError
 from reward_fns.extract import MAX_RESPONSE_CHARS, AnswerScope, extract_boxed
 from reward_fns.gold import gold_answers, gold_problem, refuse_reading
 from reward_fns.pool import Kind, Outcome, Pool, shared_pool
 from reward_fns.result import Fail, Score, Skip, deliver
+from reward_fns.text import after_thinking
 
 Mode = Literal["strict", "lenient"]
 
@@ -197,9 +198,15 @@ def score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], **option
 
     Raises:
         OptionError: an unknown option.
+        ResultError: every response is the bare answer of a solution given as its gold, so the two look swapped.
         ValueError: the two sequences differ in length.
     """
-    settings = read_options(options)
+    if responses and all(_look_swapped(r, g) for r, g in zip(responses, ground_truths, strict=True)):
+        raise ResultError("responses and gold answers look swapped: the order is score(response, ground_truth)")
+    return _score_batch(responses, ground_truths, read_options(options))
+
+
+def _score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], settings: MathOptions) -> list[Score | Skip]:
     judgements = [_judgement(r, g, settings) for r, g in zip(responses, ground_truths, strict=True)]
     results: dict[int, Score | Skip] = {}
     ended: dict[int, list[Outcome] | None] = dict.fromkeys(range(len(judgements)))
@@ -213,6 +220,15 @@ def score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], **option
         concurrent.futures.wait([future for futures in running.values() for future in futures])  # wakes once
         ended = {place: [future.result() for future in futures] for place, futures in running.items()}
     return [results[place] for place in range(len(judgements))]
+
+
+def _look_swapped(response: Any, ground_truth: Any) -> bool:
+    if not isinstance(response, str) or not isinstance(ground_truth, str) or len(response) > len(ground_truth) // 2:
+        return False
+    if after_thinking(response) != response:
+        return False
+    is_thought = after_thinking(ground_truth) != ground_truth
+    return is_thought or (bool(response) and response.strip() == extract_boxed(ground_truth).text)
 
 
 def score(response: Any, ground_truth: Any, **options: Any) -> Score | Skip:
@@ -258,7 +274,7 @@ def compute_score(
         OptionError: an unknown option.
     """
     settings = read_options(kwargs)
-    return _deliver(score(solution_str, ground_truth, **vars(settings)), settings)
+    return _deliver(_score_batch([solution_str], [ground_truth], settings)[0], settings)
 
 
 def compute_score_batch(

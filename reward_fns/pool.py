@@ -7,6 +7,8 @@ that ends unexpectedly costs its own task only. Why not a ready-made pool: REFER
 
 import asyncio
 import concurrent.futures
+import functools
+import importlib.metadata
 import os
 import pickle
 import queue
@@ -20,6 +22,9 @@ from reward_fns.errors import OptionError, PoolError
 from reward_fns.fork_server import ForkServer
 from reward_fns.forked_worker import resolve
 from reward_fns.slot import Kind, Outcome, Slot, Task, Tasks, give_up_waiting
+
+ANTLR_VERSION = "4.9.3"
+"""The runtime for which math-verify's grammar was made, and hydra's; 4.13 reads some formulas as others."""
 
 __all__ = ["Kind", "Outcome", "Pool", "reference_of", "shared_pool"]
 
@@ -172,13 +177,27 @@ _shared: dict[tuple[int, int], Pool] = {}
 _shared_lock = threading.Lock()
 
 
+@functools.lru_cache(maxsize=1)
+def _check_parser() -> None:
+    found = next((one.version for one in importlib.metadata.distributions(name="antlr4-python3-runtime")), "not there")
+    if found != ANTLR_VERSION:
+        raise PoolError(
+            f"math-verify reads formulas with antlr4-python3-runtime, which is {found}: "
+            f"pip install antlr4-python3-runtime=={ANTLR_VERSION}"
+        )
+
+
 def shared_pool(workers: int | None = None, memory_limit: int = 1 << 30) -> Pool:
     """The pool of this process with these limits, made at first need.
 
     Args:
         workers: default: the environment variable REWARD_FNS_WORKERS, else 2 (verl runs several reward workers per
             node, and each has a pool of its own).
+
+    Raises:
+        PoolError: another runtime of math-verify's parser than the one that its grammar was made for.
     """
+    _check_parser()
     if workers is None:
         workers = int(os.environ.get("REWARD_FNS_WORKERS", "2"))
     key = (workers, int(memory_limit))

@@ -62,18 +62,18 @@ def is_related(text: str) -> bool:
     return any(depth == 0 and _RELATION.match(text, place) for place, depth in depths(text))
 
 
-def without_shared_name(items: tuple[str, ...]) -> tuple[str, ...]:
-    """`x=2, 5` and `x=2, x=5` are the values 2 and 5 of one name."""
+def shared_name(items: tuple[str, ...]) -> str:
+    """The name of which values are listed, as in `x=2, 5` and `x=2, x=5`: roots have no order and are no point."""
     sides = [split_top(item, "=") for item in items]
     names = {squeeze(side[0]) for side in sides if len(side) == 2}
     if len(names) != 1 or any(len(side) > 2 for side in sides) or value_side(items[0]) is None:
-        return items
-    return tuple(side[-1] for side in sides)
+        return ""
+    return names.pop()
 
 
-def named_alike(items: tuple[str, ...]) -> bool:
-    """Whether values of one name are listed: roots, which have no order and are no point."""
-    return without_shared_name(items) != items
+def without_shared_name(items: tuple[str, ...]) -> tuple[str, ...]:
+    """The values alone."""
+    return tuple(split_top(item, "=")[-1] for item in items) if shared_name(items) else items
 
 
 def as_ratio(side: str) -> str:

@@ -21,7 +21,9 @@ _GROUPED = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!\d)")
 _MATRIX = re.compile(r"\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}\s*(?:\{[lcr|]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
 _ROW_END = re.compile(r"\\\\|\\cr(?![A-Za-z])")
 _EMPTY = frozenset({r"\emptyset", r"\{\}", r"\{ \}"})
-_MEMBER = re.compile(r"^(?:[A-Za-z](?:_\{?\w+\}?)?|\([A-Za-z](?:\s*,\s*[A-Za-z])+\))\s*\\in(?![A-Za-z])\s*(.+)$")
+_MEMBER = re.compile(
+    r"^(?P<name>[A-Za-z](?:_\{?\w+\}?)?|\([A-Za-z](?:\s*,\s*[A-Za-z])+\))\s*\\in(?![A-Za-z])\s*(?P<set>.+)$"
+)
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])\s*")
 _SIGN_FIRST = re.compile(r"(^|[=(,]\s*)\+")
 
@@ -42,10 +44,16 @@ class Shape:
 def shape_of(text: str) -> Shape:
     """The outer structure of a normal form. An answer of more than MAX_ITEMS parts is one opaque expression."""
     member = _MEMBER.match(text)
-    if member and member[1][:1] in "([\\]":
-        text = member[1]
+    if member and member["set"][:1] in "([\\]":
+        text = member["set"]
     shape = _structure(text.strip())
     return shape if len(shape.items) <= MAX_ITEMS else Shape("one", (text,))
+
+
+def member_name(text: str) -> str:
+    r"""The name that a text says to lie in a set, as in `x \in [1,2)`; "" without one."""
+    member = _MEMBER.match(text)
+    return member["name"] if member else ""
 
 
 def _structure(text: str) -> Shape:

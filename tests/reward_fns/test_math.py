@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import math
+import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,11 +12,11 @@ import pytest
 from score_cases import load_cases
 
 from reward_fns import math as reward_math
-from reward_fns import result
-from reward_fns.errors import BudgetSpent, OptionError, SkipError
+from reward_fns import pool, result
+from reward_fns.errors import BudgetSpent, OptionError, PoolError, ResultError, SkipError
 from reward_fns.gold import gold_answers
 from reward_fns.math import ascore, compute_score, compute_score_async, compute_score_batch, score, score_batch
-from reward_fns.pool import Kind, Outcome
+from reward_fns.pool import Kind, Outcome, shared_pool
 from reward_fns.result import VERL_KEYS, Score, Skip
 
 RIGHT = r"so \boxed{2\sqrt3}"
@@ -214,3 +216,56 @@ def test_that_math_verify_reads_a_gold_answer_says_nothing_of_the_strict_rule():
         score(r"\boxed{8}", gold, mode="lenient")
     assert score(r"\boxed{8}", read_by_math_verify).reason == "gold_unparsable"
     assert isinstance(score(r"\boxed{8}", read_by_the_strict_rule), Score)
+
+
+@pytest.mark.parametrize(
+    "gold", [r"We add 40 and 2, so the answer is \boxed{42}.", "<think>40 and 2</think> 42", "[THINK]40 + 2[/THINK] 42"]
+)
+def test_a_response_in_the_place_of_its_gold_answer_is_refused(gold):
+    with pytest.raises(ResultError, match="swapped"):
+        score("42", gold)
+    with pytest.raises(ResultError, match="swapped"):
+        score_batch(["42", "42"], [gold, gold])
+    assert compute_score("", "42", gold)["reason"] in ("no_box", "gold_unparsable"), "one row ends no run"
+
+
+def test_another_runtime_of_the_parser_is_refused(monkeypatch):
+    monkeypatch.setattr(pool, "ANTLR_VERSION", "4.13.2")
+    pool._check_parser.cache_clear()
+    with pytest.raises(PoolError, match="pip install antlr4-python3-runtime==4.13.2"):
+        shared_pool(1)
+    pool._check_parser.cache_clear()
+
+
+COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z0-9]")
+
+
+def edited(gold, rng):
+    """A gold answer with one letter or digit left out, put in or replaced by another; commands stay."""
+    places = [match.start() for match in COMMAND.finditer(gold) if len(match[0]) == 1]
+    place, kind = rng.choice(places), rng.randrange(3)
+    other = rng.choice(
+        [c for c in ("0123456789" if gold[place].isdigit() else "abcdfghkmnpqrstuvwxyz") if c != gold[place]]
+    )
+    return gold[:place] + ("" if kind == 0 else other) + gold[place + (kind != 1) :]
+
+
+def spelling(text):
+    """Without what says nothing: leading zeros, a zero before the point or at the end, a name left out, a plural."""
+    text = re.sub(r"(?<![\d.])0+(?=[\d.])|(?<=\.\d)0+(?!\d)", "", text)
+    return re.sub(r"(?<![A-Za-z\\])[A-Za-z](?:\([a-z]\))?(?==)|s(?![A-Za-z])|(?<=\{array\}\{)[a-z]+", "", text).lower()
+
+
+def test_an_edited_gold_answer_passes_only_where_it_says_the_same():
+    rng = random.Random(0)
+    golds = [case["gold"] for case in load_cases() if isinstance(case["gold"], str) and len(case["gold"]) < 200]
+    golds = sorted({gold for gold in golds if re.search(r"(?<![A-Za-z\\])[A-Za-z0-9]", gold) and "boxed" not in gold and "####" not in gold})
+    pairs = [(gold, edited(gold, rng)) for gold in rng.choices(golds, k=2000)]
+    results = score_batch([rf"\boxed{{{response}}}" for _, response in pairs], [gold for gold, _ in pairs])
+    accepted = [pair for pair, found in zip(pairs, results, strict=True) if isinstance(found, Score) and found]
+    assert len(accepted) > 10, "the edits hold some that say the same"
+    doubtful = [(gold, response) for gold, response in accepted if spelling(gold) != spelling(response)]
+    computed = score_batch(
+        [rf"\boxed{{{response}}}" for _, response in doubtful], [g for g, _ in doubtful], mode="lenient"
+    )
+    assert [pair for pair, found in zip(doubtful, computed, strict=True) if not found] == []

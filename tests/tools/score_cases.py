@@ -162,6 +162,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--totals", action="store_true", help="print the totals alone, not each class")
     parser.add_argument("--require-clean", action="store_true", help="exit with 1 when a wrong row is accepted")
     options = parser.parse_args(arguments)
+    if options.grader not in ("strict", "lenient", "math-verify"):
+        try:
+            resolve(options.grader)
+        except (ImportError, AttributeError, ValueError) as error:
+            parser.error(
+                f"--grader {options.grader}: expected strict, lenient, math-verify or module:function: {error}"
+            )
     wrong_accepted = 0
     module = [options.grader.partition(":")[0]] if ":" in options.grader else []
     with Pool(options.workers, preload=("reward_fns.algebra", *module)) as pool:
