@@ -259,7 +259,13 @@ def spelling(text):
 def test_an_edited_gold_answer_passes_only_where_it_says_the_same():
     rng = random.Random(0)
     golds = [case["gold"] for case in load_cases() if isinstance(case["gold"], str) and len(case["gold"]) < 200]
-    golds = sorted({gold for gold in golds if re.search(r"(?<![A-Za-z\\])[A-Za-z0-9]", gold) and "boxed" not in gold and "####" not in gold})
+    golds = sorted(
+        {
+            gold
+            for gold in golds
+            if re.search(r"(?<![A-Za-z\\])[A-Za-z0-9]", gold) and "boxed" not in gold and "####" not in gold
+        }
+    )
     pairs = [(gold, edited(gold, rng)) for gold in rng.choices(golds, k=2000)]
     results = score_batch([rf"\boxed{{{response}}}" for _, response in pairs], [gold for gold, _ in pairs])
     accepted = [pair for pair, found in zip(pairs, results, strict=True) if isinstance(found, Score) and found]
