@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reward_fns.answer import MARK, is_word, letter_of, normal_form, squeeze, words_in
-from reward_fns.notation import is_date, read_assignments, read_base, read_ratio, read_time
+from reward_fns.notation import bound_names, is_date, read_assignments, read_base, read_ratio, read_time
 from reward_fns.numerals import Numeral, read_number, reads_as_decimal_comma, same_number
 from reward_fns.relations import (
     ORDER,
@@ -46,6 +46,7 @@ _SHORT_WORDS = frozenset("yes no odd even true dne none east west up down left b
 _MATH_WORD = re.compile(
     rf"{MARK}\s*(?:degree|[a-z]*(?:sin|cos|tan|cot|sec|csc|log|ln|exp|gcd|lcm)h?|[A-Za-z])\s*{MARK}"
 )
+_DIFFERENTIAL = re.compile(rf"{MARK}\s*(d[A-Za-z])\s*{MARK}")
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
 
 
@@ -79,7 +80,20 @@ def compare(gold: str, pred: str, algebra: Algebra) -> Verdict:
         return Verdict(True)
     if any(is_chain(item) for item in shape_of(_without_rounding(pred)[0]).items):
         return Verdict(False, "equality_chain")
+    gold, pred = _with_bound_names_alike(gold, pred)
     return Verdict(True) if _Comparison(algebra).same(gold, pred) else Verdict(False, "wrong")
+
+
+def _with_bound_names_alike(gold: str, pred: str) -> tuple[str, str]:
+    """Both texts with the names that they bind renamed alike, if each binds as many."""
+    names = bound_names(gold), bound_names(pred)
+    if names[0] == names[1] or len(names[0]) != len(names[1]):
+        return gold, pred
+    gold, pred = (_DIFFERENTIAL.sub(r"\1", text) for text in (gold, pred))
+    fresh = [letter for letter in "uvwpqrzjhlmn" if letter not in gold + pred]
+    for old, other, new in zip(*names, fresh, strict=False):
+        gold, pred = _with_letter(gold, old, new), _with_letter(pred, other, new)
+    return gold, pred
 
 
 def _without_rounding(text: str) -> tuple[str, str]:

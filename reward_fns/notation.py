@@ -24,6 +24,27 @@ _TO = re.compile(rf"\s*{MARK}\s*to\s*{MARK}\s*|(?<=\d)\s+to\s+(?=\d)")
 _NAME = re.compile(r"\\?[A-Za-z]+(?:\s*_\s*(?:\{[^{}]*\}|\w))?")
 
 
+_LETTER = r"(?<![\\A-Za-z])(\\?[A-Za-z]+)(?![A-Za-z])"
+_INDEX = re.compile(rf"\\(?:sum|prod)\s*_\s*\{{?\s*{_LETTER}\s*(?:=|\\in)")
+_DIFFERENTIAL = re.compile(r"\\int\s*_(?:(?!\\int).)*?(?<![\\A-Za-z])d\s*([A-Za-z])(?![A-Za-z])")
+_MEMBER = re.compile(rf"{_LETTER}\s*\\in\s*\\mathbb\s*\{{?\s*[NZQRC]")
+
+
+def bound_names(text: str) -> list[str]:
+    r"""The letters that a text binds, in order: index of a sum, variable of a definite integral, `k\in\mathbb{Z}`.
+
+    A letter that is also used before its sum or integral is free there, and is left out.
+    """
+    bound = []
+    for pattern, whole in ((_INDEX, False), (_DIFFERENTIAL, False), (_MEMBER, True)):
+        for match in pattern.finditer(text):
+            name = match[1]
+            before = "" if whole else re.sub(r"\\[A-Za-z]+", " ", text[: match.start()])
+            if len(name) == 1 and name not in before and name not in bound:
+                bound.append(name)
+    return bound
+
+
 def read_time(text: str) -> tuple[int, int, int, str] | None:
     """A time of day: hour, minute, second, and a or p or ""; None when the text is none."""
     match = _TIME.fullmatch(text.replace(MARK, " ").strip())

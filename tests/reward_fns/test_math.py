@@ -253,7 +253,9 @@ def edited(gold, rng):
 def spelling(text):
     """Without what says nothing: leading zeros, a zero before the point or at the end, a name left out, a plural."""
     text = re.sub(r"(?<![\d.])0+(?=[\d.])|(?<=\.\d)0+(?!\d)", "", text)
-    return re.sub(r"(?<![A-Za-z\\])[A-Za-z](?:\([a-z]\))?(?==)|s(?![A-Za-z])|(?<=\{array\}\{)[a-z]+", "", text).lower()
+    return re.sub(
+        r"(?<![A-Za-z\\])[A-Za-z](?:\([a-z]\))?(?=\s*=)|s(?![A-Za-z])|(?<=\{array\}\{)[a-z]+", "", text
+    ).lower()
 
 
 def test_an_edited_gold_answer_passes_only_where_it_says_the_same():
