@@ -35,6 +35,7 @@ EXTRAS = {
     # verl 0.9.1's own extra pins 0.24.0; 0.32 asks for a newer transformers than verl takes
     "gpu": ["vllm>=0.24,<0.32"],
     "judge": ["openai>=2,<4", "tenacity>=9"],
+    "smollm2": ["gguf>=0.17"],  # transformers reads the weights of examples/toy/smollm2.py with it
     "dpo": ["trl>=1.9,<1.13"],  # verl 0.9 imports a class that TRL 1.13 dropped
     "dev": [
         "aiohttp>=3.9",

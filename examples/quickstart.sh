@@ -1,27 +1,35 @@
 #!/usr/bin/env bash
-# Install, make the toy world, and train one recipe or more on this machine's CPU:
+# Install, make a small world, and train one recipe or more on this machine's CPU:
 #
-#     bash examples/quickstart.sh [recipe ...]        (default: sppo)
+#     bash examples/quickstart.sh [--toy] [recipe ...]        (default: serl)
 #
-# Held-out accuracy before and after is printed; metrics.jsonl, curve.png and train.log are written per recipe.
+# The model is SmolLM2-135M and the world is counting letters; with --toy, a network of half a million parameters and
+# arithmetic. Held-out accuracy before and after is printed, and two answers to one question; metrics.jsonl, curve.png,
+# answers/ and train.log are written per recipe.
 #
 # From the environment:
-#   STEPS   training steps (30)
-#   SEED    seed of the run (1); the toy world itself is always the same
-#   HELD_OUT  problems that are answered before and after (500)
+#   STEPS   training steps (8; the toy 30)
+#   SEED    seed of the run (1); the world itself is always the same
+#   HELD_OUT  problems that are answered before and after (200; the toy 500)
 #   MORE    further overrides of the run, separated by spaces
 #   OUT     folder of the results (outputs/quickstart in this checkout)
+#   MODEL_PATH  an instruct model, a folder or a hub's name, in place of SmolLM2-135M
 #   USE_PYTHON  an interpreter whose environment has the package with its extras; nothing is installed then
 
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
+# What a method is shown with on the real model: SeRL without labels, SPPO with the paper's five responses.
+declare -A REAL=([serl]="variant=majority estimator=grpo" [sppo]="preset=paper" [step_ppo]="preset=outcome")
+
 main() {
-    local steps="${STEPS:-30}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}" recipe
-    local held_out="${HELD_OUT:-500}"
+    local toy="" recipe number
+    if [[ "${1:-}" == --toy ]]; then toy=1 && shift; fi
+    local steps="${STEPS:-${toy:+30}}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}"
+    local held_out="${HELD_OUT:-${toy:+500}}"
+    steps="${steps:-8}" held_out="${held_out:-200}"
     local recipes=("$@")
-    ((${#recipes[@]})) || recipes=(sppo)
-    local number
+    ((${#recipes[@]})) || recipes=(serl)
     for number in "STEPS=$steps" "SEED=$seed" "HELD_OUT=$held_out"; do
         if [[ ! "${number#*=}" =~ ^[0-9]+$ ]]; then
             _duets_fail "$number is no whole number."
@@ -47,43 +55,55 @@ main() {
     fi
     local world
     for recipe in "${recipes[@]}"; do
-        _duets_stage "Making the toy world of $recipe (a minute or two the first time)"
-        world="$(world_folder "$recipe")"
-        "$DUETS_PYTHON" examples/toy/make.py --format "$(world_format "$recipe")" --out "$world" --seed 0 || return 1
+        _duets_stage "Making the world of $recipe (some minutes the first time)"
+        world="$(world_folder "$recipe" "$toy")"
+        make_world "$(world_format "$recipe" "$toy")" "$world" || return 1
         _duets_stage "Training $recipe for $steps steps (log: $out/$recipe/train.log)"
-        if [[ -f "examples/quickstart_$recipe.sh" ]]; then
+        if [[ -n "$toy" && -f "examples/quickstart_$recipe.sh" ]]; then
             TOY_DIR="$world" STEPS="$steps" SEED="$seed" HELD_OUT="$held_out" OUT="$out/$recipe" \
                 bash "examples/quickstart_$recipe.sh" || return 1
             continue
         fi
-        train "$recipe" "$steps" "$seed" "$out/$recipe" "$world" "$held_out" || return 1
+        train "$recipe" "$steps" "$seed" "$out/$recipe" "$world" "$held_out" "$toy" || return 1
         "$DUETS_PYTHON" examples/quickstart_report.py "$out/$recipe/metrics.jsonl" --curve "$out/$recipe/curve.png" \
-            --held-out "$held_out" --title "$recipe on the toy world" || return 1
+            --held-out "$held_out" --title "$recipe, $(basename "$world")" --answers "$out/$recipe/answers" || return 1
     done
 }
 
-# A recipe with a toy format of its own name has a world of its own; the others share the arithmetic one.
+# A recipe with a format of its own name has a world of its own; the others share one.
 world_format() {
-    if [[ -f "$DUETS_ROOT/examples/toy/toy_world/formats/$1.py" ]]; then echo "$1"; else echo arithmetic; fi
+    local shared=letters prefix=letters_
+    if [[ -n "$2" ]]; then shared=arithmetic prefix=""; fi
+    if [[ -f "$DUETS_ROOT/examples/toy/toy_world/formats/$prefix$1.py" ]]; then echo "$prefix$1"; else echo "$shared"; fi
 }
 
 world_folder() {
     local format
-    format="$(world_format "$1")"
+    format="$(world_format "$1" "$2")"
     if [[ "$format" == arithmetic ]]; then echo "$DUETS_ROOT/outputs/toy"; else echo "$DUETS_ROOT/outputs/toy_$format"; fi
 }
 
+make_world() {
+    local environment=()
+    # As a run of a real model has them (recipes/launch/cpu.py).
+    [[ "$1" != letters* ]] || environment=(OMP_WAIT_POLICY=passive MALLOC_MMAP_THRESHOLD_=8589934592
+        MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456)
+    env "${environment[@]}" "$DUETS_PYTHON" examples/toy/make.py --format "$1" --out "$2" --seed 0
+}
+
 train() {
-    local recipe="$1" steps="$2" seed="$3" folder="$4" world="$5" held_out="$6"
-    mkdir -p "$folder" && rm -f "$folder/metrics.jsonl" "$folder/curve.png" "$folder/train.log" || return 1
+    local recipe="$1" steps="$2" seed="$3" folder="$4" world="$5" held_out="$6" toy="$7" scale=(scale=toy)
+    [[ -n "$toy" ]] || scale=(scale=smollm2_135m "trainer.test_freq=$steps" ${REAL[$recipe]:-})
+    mkdir -p "$folder" && rm -rf "$folder"/{metrics.jsonl,curve.png,train.log,answers} || return 1
     # The supervisor replaces this subshell, so that a signal meant for the run reaches it and nobody else.
     (
-        export TOY_DIR="$world" VERL_FILE_LOGGER_PATH="$folder/metrics.jsonl"
+        export TOY_DIR="$world" LETTERS_DIR="$world" VERL_FILE_LOGGER_PATH="$folder/metrics.jsonl"
         exec "$DUETS_PYTHON" examples/quickstart_train.py --steps "$steps" --metrics "$folder/metrics.jsonl" \
             --log "$folder/train.log" -- \
-            "$DUETS_PYTHON" -m "recipes.$recipe.main" scale=toy \
+            "$DUETS_PYTHON" -m "recipes.$recipe.main" "${scale[@]}" \
             "trainer.total_training_steps=$steps" "data.seed=$seed" "data.val_max_samples=$held_out" \
-            trainer.resume_mode=disable trainer.save_freq=-1 "trainer.default_local_dir=$folder/checkpoints" ${MORE:-}
+            trainer.resume_mode=disable trainer.save_freq=-1 "trainer.default_local_dir=$folder/checkpoints" \
+            "trainer.validation_data_dir=$folder/answers" ${MORE:-}
     )
 }
 

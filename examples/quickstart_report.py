@@ -1,6 +1,7 @@
 """Say what a run did and draw its curve: `python examples/quickstart_report.py metrics.jsonl --curve curve.png`."""
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -67,6 +68,34 @@ def summary(found: list[tuple[int, float]], held_out: int, samples: int = 1) -> 
     return "\n".join(lines)
 
 
+def answers(folder: Path) -> str:
+    """How responses changed, from verl's `trainer.validation_data_dir`: the share that works in several lines, and one
+    question's answers before and after, wrong and right where there is such a question.
+
+    Raises:
+        LogError: fewer than two validations were kept.
+    """
+    files = sorted(folder.glob("*.jsonl"), key=lambda path: int(path.stem))
+    if len(files) < 2:
+        raise LogError(f"expected the answers of a validation before and one after training in {folder}")
+    before, after = (
+        {row["input"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+        for path in (files[0], files[-1])
+    )
+    shared = [key for key in before if key in after]
+    if not shared:
+        raise LogError(f"the validations in {folder} share no question")
+    turned = [key for key in shared if after[key]["score"] > before[key]["score"]]
+    worked = [sum("\n" in row["output"].strip() for row in rows.values()) / len(rows) for rows in (before, after)]
+    lines = [f"responses that work in several lines   before {worked[0]:.0%}   after {worked[1]:.0%}"]
+    key = (turned or shared)[0]
+    lines.append("one question: " + key.strip().removesuffix("assistant").strip().splitlines()[-1])
+    for name, rows in (("before", before), ("after", after)):
+        text = rows[key]["output"].strip().replace("\n", "\n          ")
+        lines.append(f"  {name:<6}  {text}   ({'right' if rows[key]['score'] > 0 else 'wrong'})")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Print the summary and write the curve; 1 with one sentence when the metrics do not allow it."""
     parser = argparse.ArgumentParser(
@@ -76,6 +105,7 @@ def main() -> int:
     parser.add_argument("--curve", type=Path, default=None, help="PNG to write")
     parser.add_argument("--title", default="")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="number of validation problems")
+    parser.add_argument("--answers", type=Path, default=None, help="the run's trainer.validation_data_dir")
     arguments = parser.parse_args()
     try:
         run = report.read_run(f"{arguments.title or 'run'}={arguments.metrics}")
@@ -84,6 +114,8 @@ def main() -> int:
             print(f"curve: {arguments.curve}")
         samples = samples_per_problem({metric: 0.0 for metric in run.curves})
         print(summary(validations(run.curves), arguments.held_out, samples))
+        if arguments.answers is not None:
+            print(answers(arguments.answers))
     except LogError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

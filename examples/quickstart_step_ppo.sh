@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole step-PPO pipeline on the toy world, from trajectories to step-PPO and its outcome-only baseline. Called by
-# quickstart.sh with TOY_DIR, STEPS, SEED, HELD_OUT, MORE and OUT. After an interruption, the same command goes on where it
+# quickstart.sh --toy with TOY_DIR, STEPS, SEED, HELD_OUT, MORE and OUT. After an interruption, the same command goes on where it
 # stopped.
 set -euo pipefail
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-OUTPUTS = Path("outputs")
+OUTPUTS = Path("outputs").absolute()  # a test may fail in another folder
 
 
 class Lane:

@@ -1,6 +1,7 @@
 """Benchmarks: what is asked, where it comes from, and what the answer is."""
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -123,7 +124,8 @@ def load(
     """Load a benchmark by name, or any local file of problems.
 
     Args:
-        name: a benchmark that ships with the package, or the path of a jsonl, json or parquet file.
+        name: a benchmark that ships with the package, or the path of a jsonl, json or parquet file, which is
+            multiple choice where all its answers are letters.
         path: local copy of a named benchmark's data, in the shape of its public source.
         limit: keep the first so many problems; the expected count is then not checked.
         with_shots: also load the worked examples that the benchmark brings.
@@ -154,6 +156,8 @@ def load(
         problems, source = read_problems(card, rows), {**card["source"], **origin}
     if with_shots and (prepared is None or shots_path):
         shots = read_shots(card, read_rows(shots_path) if shots_path else None)
+    if "kind" not in card and problems and all(re.fullmatch("[A-J]", str(problem.gold)) for problem in problems):
+        card |= {"kind": "multiple_choice", "grading": {"style": "strict", "letters": _letters(problems)}}
     check_problems(card, source.get("path") or source.get("url") or source.get("dataset"), problems, limit)
     return Benchmark(
         name=card["name"],
@@ -164,6 +168,11 @@ def load(
         source={**source, **({"published": card["published"]} if "published" in card else {})},
         shots=shots,
     )
+
+
+def _letters(problems: Sequence[Problem]) -> str:
+    """The letters of a file's options: A to D, or as far as its answers go."""
+    return "ABCDEFGHIJ"[: max(4, *(ord(problem.gold) - ord("A") + 1 for problem in problems))]
 
 
 def source_rows(card: Mapping[str, Any], path: str | None) -> tuple[list[Row], dict[str, str]]:

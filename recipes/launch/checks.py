@@ -43,6 +43,17 @@ def check_platform(config, device: str) -> None:
         raise ConfigError(f"{rollout}.name=sglang does not run on a CPU: leave it out", f"{rollout}.name")
 
 
+def keep_reward_model_awake(config) -> None:
+    """Let a reward model in a pool of its own keep its memory.
+
+    verl puts it to sleep at the start and wakes it only where it shares the policy's devices: a run would wait for its
+    first reward until every request has timed out.
+    """
+    served = config.reward.reward_model
+    if served.enable and served.enable_resource_pool:
+        served.rollout.free_cache_engine = False
+
+
 # Nodes whose path and name are of a class or function of the user's, which verl imports in a worker.
 _USERS_CODE = ("reward.custom_reward_function", "data.custom_cls", "trainer.v1.sampler.custom_sampler")
 

@@ -25,6 +25,10 @@ FORWARDED = (
     "VLLM_NO_USAGE_STATS",
     "VLLM_ENABLE_V1_MULTIPROCESSING",
     "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
     "HF_HUB_OFFLINE",
     "HF_ENDPOINT",
     "TOKENIZERS_PARALLELISM",
@@ -166,7 +170,6 @@ def set_environment(device: str) -> None:
             "VERL_ENGINE_DEVICE": "cuda",
             "VERL_DUETS_CPU": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2)),
             "TOKENIZERS_PARALLELISM": "false",
             "TQ_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
@@ -184,26 +187,6 @@ def platform_layer(device: str, cluster: str | None) -> list[str]:
     if cluster is not None:
         return ["+platform=cpu", "~ray_kwargs.ray_init.object_store_memory", "~ray_kwargs.ray_init.include_dashboard"]
     return ["+platform=cpu"]
-
-
-def fit_cpu(config, device: str) -> None:
-    """On a CPU, poll faster than verl's 2 s for finished rollouts, and let a vLLM engine of one rank be one process.
-
-    A run's own replay buffer and executor stay. An engine's worker would be another process that imports all of vLLM.
-    """
-    from omegaconf import open_dict
-
-    if device != "cpu":
-        return
-    sampler = config.trainer.v1.sampler.custom_sampler
-    if sampler.path is None:
-        sampler.path, sampler.name = "pkg://recipes.core.replay_buffer", "FastPollingReplayBuffer"
-    for rollout in (config.actor_rollout_ref.rollout, config.reward.reward_model.rollout):
-        ranks = rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size
-        with open_dict(rollout):
-            engine = rollout.engine_kwargs.get("vllm")
-            if ranks == 1 and engine is not None:
-                engine.setdefault("distributed_executor_backend", "uni")
 
 
 def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0) -> None:

@@ -1,12 +1,14 @@
 """Look at every file a run will need before Ray starts: model folder, parquet files, output folder."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from recipes.errors import ConfigError, DataError, MissingFileError
+from recipes.launch.composition import flatten
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
@@ -59,6 +61,38 @@ def check_model(path: str | None, key: str, *, offline_is_fatal: bool = True) ->
             raise MissingFileError(
                 f"{key}={path} is neither a folder here nor in the hub's cache, and the hub cannot be reached"
             ) from error
+
+
+def expand_home(config: DictConfig) -> None:
+    """Write out `~` in every value of a config, once for all who read it: verl and its workers take it for a name."""
+    for key, value in flatten(config).items():
+        if isinstance(value, str) and value.startswith("~"):
+            OmegaConf.update(config, key, os.path.expanduser(value))
+        elif isinstance(value, list) and any(str(item).startswith("~") for item in value):
+            OmegaConf.update(config, key, [os.path.expanduser(item) for item in value])
+
+
+def check_vocabulary(path: str, policy: str, key: str) -> None:
+    """Refuse a model that would read the policy's token ids as other words; models that are not here are left out.
+
+    Raises:
+        ConfigError: the vocabularies differ; with a token that does.
+    """
+    from transformers import AutoTokenizer
+
+    if path == policy or not all((Path(one) / "config.json").is_file() for one in (path, policy)):
+        return
+    try:
+        own, theirs = (AutoTokenizer.from_pretrained(one).get_vocab() for one in (path, policy))
+    except (OSError, ValueError):
+        return
+    if differing := own.items() ^ theirs.items():
+        token = min(differing)[0]
+        raise ConfigError(
+            f"{key}={path} has another vocabulary than the policy ({policy}), whose token ids it would read as other "
+            f"words: {token!r} is id {own.get(token)} there and {theirs.get(token)} here",
+            key,
+        )
 
 
 def data_files(value: object) -> list[str]:
@@ -177,6 +211,7 @@ def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:
     check_model(config.actor_rollout_ref.model.path, "actor_rollout_ref.model.path", offline_is_fatal=offline_is_fatal)
     if config.critic.enable:
         check_model(config.critic.model.path, "critic.model.path", offline_is_fatal=offline_is_fatal)
+        check_vocabulary(config.critic.model.path, config.actor_rollout_ref.model.path, "critic.model.path")
     prompt_key = config.data.prompt_key
     hint = "; the recipe's README names the command that prepares it"
     check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, hint=hint)

@@ -110,7 +110,7 @@ def cut_back(records: Path, step: int) -> None:
     if not records.is_file():
         return
     kept = []
-    for line in records.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in records.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(f"{line}\n")
@@ -131,7 +131,7 @@ def _lines(*paths: Path, last_step: float = math.inf) -> dict[int, dict]:
     """
     records: dict[int, dict] = {}
     for path in filter(Path.is_file, paths):
-        for line in path.read_text(errors="replace").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
                 record = json.loads(line)
                 step, data = record["step"], dict(record["data"])

@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import adapter_checks, checks, cluster, memory, worker_checks
+from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, worker_checks
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -129,9 +129,11 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     defaults = verl_defaults()
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
     checks.check_kinds(config, defaults)
-    cluster.fit_cpu(config, device)
+    preflight.expand_home(config)
+    cpu.fit_cpu(config, device)
     _check_method(recipe, config)
     checks.check_platform(config, device)
+    checks.keep_reward_model_awake(config)
     checks.fall_back_to_sdpa(config, device)
     adapter_checks.check_adapters(config)
     checks.check_loggers(config.trainer.logger)
@@ -139,8 +141,6 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     if dry_run:
         _describe(config, defaults, device)
     memory.check_memory(config, device, show=dry_run)
-    from recipes.launch import preflight
-
     preflight.check_run(config, offline_is_fatal=not dry_run)
     if metrics := _metrics_file(config):
         preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from recipes.core import compat
 from recipes.errors import ConfigError, DataError, LaunchError
-from recipes.launch import checks, cluster, preflight, worker_checks
+from recipes.launch import checks, cluster, cpu, preflight, worker_checks
 
 REFUSED = 2
 PROCESS_GROUP_TIMEOUT = timedelta(hours=10)
@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         device = cluster.choose_device(overrides, None)
         cluster.set_environment(device)
+        if device == "cpu":
+            cpu.set_environment(real=False)
         config = compose(overrides, device)
         check(config)
         checks.fall_back_to_sdpa(config, device, ("model",))

@@ -142,9 +142,10 @@ class RoleTrainer:
         return trajectories
 
     def texts(self, batch: KVBatchMeta) -> list[str]:
-        """Decode the responses, special tokens left out."""
-        responses = data_plane.read(batch, "responses")["responses"]
-        return [self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) for ids in responses]
+        """Decode the responses without special tokens, but with the marks of thinking where they are such."""
+        tokenizer, responses = self.tokenizer, data_plane.read(batch, "responses")["responses"]
+        hidden = set(tokenizer.all_special_ids) - set(tokenizer.convert_tokens_to_ids(["<think>", "</think>"]))
+        return [tokenizer.decode([token for token in ids.tolist() if token not in hidden]) for ids in responses]
 
     @staticmethod
     def set_rewards(batch: KVBatchMeta, rewards: Sequence[float]) -> None:

@@ -134,6 +134,9 @@ class TwoPlayerTrainer(RoleTrainer, DuetTrainer):
     def _parse(self, text: str) -> Proposal:
         question = extract_question(text)
         ids = self.proposer.tokenizer(question, add_special_tokens=False)["input_ids"]
+        if set(ids) & set(self.proposer.tokenizer.all_special_ids):
+            # Spelt in the Solver's prompt, a control token could end the question and open a turn of its own.
+            question, ids = "", []
         return Proposal(question, extract_answer(text, self.settings.parser), tuple(ids))
 
     def _solve(self, uids: list[str], questions: list[str], golds: list[str]) -> Answers:

@@ -106,7 +106,10 @@ def chat_tokenizer(tokenizer: Any, template_kwargs: dict[str, Any] | None = None
 def instruction_row(instruction: Instruction, answer_template: str, index: int) -> dict[str, Any]:
     """Build the dataset row of a prompt without gold answer, as verl's dataset would."""
     return {
-        "raw_prompt": [{"role": "user", "content": answer_template.replace("{question}", instruction.text)}],
+        "raw_prompt": [
+            *instruction.before,
+            {"role": "user", "content": answer_template.replace("{question}", instruction.text)},
+        ],
         "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
         "data_source": "serl/self_instruct",
         "reward_model": {"style": "vote", "ground_truth": ""},

@@ -11,11 +11,13 @@ from recipes.serl.similarity import Convention, RougeIndex
 
 @dataclass(frozen=True)
 class Instruction:
-    """One prompt to answer: running index, text, and `origin` (`generated`, `seed` or `dataset`)."""
+    """One prompt to answer: running index, text, `origin` (`generated`, `seed` or `dataset`), and the messages of a
+    dataset's row that stand before the text."""
 
     idx: int
     text: str
     origin: str = "generated"
+    before: tuple[dict[str, str], ...] = ()
 
 
 class InstructionPool:

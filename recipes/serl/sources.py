@@ -1,6 +1,7 @@
 """Where the prompts of a step come from: the model's own instructions, or the rows of a dataset."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -8,6 +9,9 @@ from recipes.serl.instructions import PromptTemplate, filter_instruction, fit_pr
 from recipes.serl.journal import Journal
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.settings import InstructionSettings
+
+# Spelt in a prompt, such a text becomes the token itself, and may end the question and open another turn.
+_CONTROL = re.compile(r"<\|[^<>|]{1,40}\|>|<｜[^<>]{1,40}｜>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
 
 Generate = Callable[[list[list[int]], int, int], Sequence[str | None]]
 """Answers few-shot prompts (token ids) of a step and call; `None` stands for a request that failed."""
@@ -122,6 +126,8 @@ class SelfInstructSource:
     def _offer(self, item: str, step: int) -> None:
         self._counts["parsed"] += 1
         kept, reason = filter_instruction(item, lowercase_like_reference=self.settings.lowercase_like_reference)
+        if kept is not None and _CONTROL.search(kept):
+            kept, reason = None, "control_token"
         fields = {}
         if kept is not None:
             instruction, similarity = self.pool.offer(kept)
@@ -134,12 +140,25 @@ class SelfInstructSource:
 
 
 class DatasetSource:
-    """The rows of a dataset in an order shuffled per epoch; ends after `epochs` of them (SeRL code, `num_episodes`)."""
+    """The rows of a dataset in an order shuffled per epoch; ends after `epochs` of them (SeRL code, `num_episodes`).
 
-    def __init__(self, questions: Sequence[str], *, rng_seed: int = 42, epochs: int = 1) -> None:
+    Args:
+        questions: the last message of each row.
+        before: the messages that stand before it; nothing where it is left out.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[str],
+        before: Sequence[tuple[dict[str, str], ...]] = (),
+        *,
+        rng_seed: int = 42,
+        epochs: int = 1,
+    ) -> None:
         if not questions:
             raise ValueError("the training data has no questions")
         self.questions = questions
+        self.before = before or [()] * len(questions)
         self.rng_seed = rng_seed
         self.epochs = epochs
         self.shortfall: str | None = None
@@ -157,7 +176,7 @@ class DatasetSource:
         rows = [self._order(place // size)[place % size] for place in range(self._position, end)]
         self.shortfall = None if len(rows) == n else f"the training data ended after {self.epochs} epochs"
         self._position = end
-        return [Instruction(idx=row, text=self.questions[row], origin="dataset") for row in rows]
+        return [Instruction(row, self.questions[row], "dataset", self.before[row]) for row in rows]
 
     def keep(self, instructions: Sequence[Instruction]) -> None:
         """Do nothing: rows of a dataset are no few-shot examples."""

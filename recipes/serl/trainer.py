@@ -55,11 +55,13 @@ class SerlTrainer(SerlRun):
 
     def dataset(self) -> DatasetSource:
         """Prompts of the training data."""
-        questions = [
-            "\n".join(message["content"] for message in row)
-            for row in self.train_dataset.dataframe[self.config.data.prompt_key]
-        ]
-        return DatasetSource(questions, rng_seed=self.settings.rng_seed, epochs=self.config.trainer.total_epochs)
+        prompts = [[dict(one) for one in row] for row in self.train_dataset.dataframe[self.config.data.prompt_key]]
+        return DatasetSource(
+            [prompt[-1]["content"] for prompt in prompts],
+            [tuple(prompt[:-1]) for prompt in prompts],
+            rng_seed=self.settings.rng_seed,
+            epochs=self.config.trainer.total_epochs,
+        )
 
     def prepare_step(self) -> dict:
         """Submit nothing ahead: the prompts of a step are written by its own policy."""

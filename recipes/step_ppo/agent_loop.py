@@ -1,5 +1,4 @@
-"""verl agent loop `step_ppo`: one turn on the plain text of the prompt, with a reward for each token of the
-response."""
+"""verl agent loop `step_ppo`: one turn, with a reward for each token of the response."""
 
 from typing import Any
 
@@ -7,7 +6,7 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from recipes.step_ppo.tokens import encode_prompt
+from recipes.step_ppo.tokens import encode_prompt, prompt_of
 
 
 class StepRewardOutput(AgentLoopOutput):
@@ -29,12 +28,15 @@ class StepRewardOutput(AgentLoopOutput):
 
 
 class StepPPOAgentLoop(SingleTurnAgentLoop):
-    """No chat template: the prompt ends inside `Thought 1:`, and the response continues it."""
+    """ReAct without a chat template: the prompt ends inside `Thought 1:`, and the response continues it. Lines with the
+    model's own, where it has one."""
 
-    async def ct_build_initial_tokens(self, messages, *_, **__) -> list[int]:
+    async def ct_build_initial_tokens(self, messages, *arguments, **more) -> list[int]:
         """Token ids of the prompt, as every offline stage encodes it."""
-        text = "".join(message["content"] for message in messages)
-        ids = await self.loop.run_in_executor(None, encode_prompt, self.tokenizer, text)
+        style = self.config.step_ppo.step_style
+        if style == "lines" and self.tokenizer.chat_template:
+            return await super().ct_build_initial_tokens(messages, *arguments, **more)
+        ids = await self.loop.run_in_executor(None, encode_prompt, self.tokenizer, prompt_of(messages, style))
         return self._cap_text_prompt_length(ids)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs) -> StepRewardOutput:

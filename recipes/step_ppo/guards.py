@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recipes.core.settings import require, require_off
 from recipes.errors import ConfigError
+from recipes.launch.preflight import check_vocabulary
 from recipes.step_ppo.pure import ESTIMATORS
 from recipes.step_ppo.settings import StepPPOSettings
 
@@ -89,6 +90,8 @@ def _check_prm(config: DictConfig, settings: StepPPOSettings) -> None:
             "reward.reward_model.rollout.max_model_len",
         )
     _check_head(str(model.model_path), settings.prm.classes)
+    policy = str(config.actor_rollout_ref.model.path)
+    check_vocabulary(str(model.model_path), policy, "reward.reward_model.model_path")
 
 
 def _architecture(path: str) -> dict:

@@ -7,6 +7,7 @@ variants, two of which move the border between prompt and response by a token.
 from collections.abc import Sequence
 
 from recipes.step_ppo.react import FIRST_STEP
+from recipes.step_ppo.tokens import Prompt
 
 LETTERS = "ABCD"
 
@@ -90,12 +91,15 @@ def math_prompt(problem: str) -> str:
     return f"{MATH_INSTRUCTION}\n\nProblem:\n{problem.strip()}\n\n{MATH_TAIL}"
 
 
-def with_example(prompt: str, example: str) -> str:
+def with_example(prompt: Prompt, example: str) -> Prompt:
     """Make a zero-shot prompt one-shot: the example stands between the instruction and the question.
 
     Raises:
         ValueError: the prompt has no instruction of this module, so the place is unknown.
     """
+    if not isinstance(prompt, str):
+        last = prompt[-1]
+        return [*prompt[:-1], {**last, "content": with_example(last["content"], example)}]
     for instruction in (REACT_INSTRUCTION, MATH_INSTRUCTION):
         head = f"{instruction}\n\n"
         if prompt.startswith(head):

@@ -13,7 +13,7 @@ from recipes.step_ppo.tokens import encode_trajectory
 
 
 class ContinuationDataset(Dataset):
-    """Rows of `teach`: `prompt`, and `response` with the space that joins them.
+    """Rows of `teach`: `prompt` (a text or messages), and `response` with the space that joins it to a text.
 
     Gives what verl's SFT trainer reads: `input_ids`, `position_ids`, `loss_mask` (T,), and with `pad_mode=right` an
     `attention_mask`, all padded to `max_length`.
@@ -42,7 +42,8 @@ class ContinuationDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = self.rows[index]
-        encoded = encode_trajectory(self.tokenizer, row["prompt"], row["response"].removeprefix(" "), [])
+        prompt = row["prompt"] if isinstance(row["prompt"], str) else [dict(message) for message in row["prompt"]]
+        encoded = encode_trajectory(self.tokenizer, prompt, row["response"].removeprefix(" "), [])
         ids = [*encoded.ids, self.tokenizer.eos_token_id]
         if len(ids) > self.max_length and self.truncation == "error":
             raise ValueError(f"row {index} has {len(ids)} tokens, more than data.max_length={self.max_length}")

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from tokenizers.decoders import DecodeStream
+
 from recipes.step_ppo.react import FIRST_STEP, MIN_CONTENT, step_kind
 
 StepStyle = Literal["react", "lines"]
@@ -119,14 +121,36 @@ def generated_tokens(tokenizer: Decoder, ids: Sequence[int], ends: Sequence[int]
     """
     ids = list(ids)
     text = decode_response(tokenizer, ids)
+    if (lengths := _decoded_lengths(tokenizer, ids, text)) is not None:
+        return [bisect_left(lengths, end) for end in ends]
     tokens: list[int] = []
-    low = 0
     for end in ends:
-        wanted = text[:end]
-        complete = lambda i, wanted=wanted: decode_response(tokenizer, ids[: i + 1]).startswith(wanted)  # noqa: E731
-        low = bisect_left(range(len(ids)), True, lo=low, key=complete)
-        tokens.append(low)
+        places = range(tokens[-1] if tokens else 0, len(ids))
+        tokens.append(next(i for i in places if decode_response(tokenizer, ids[: i + 1]).startswith(text[:end])))
     return tokens
+
+
+def _decoded_lengths(tokenizer: Decoder, ids: Sequence[int], text: str) -> list[int] | None:
+    """How many characters of `text` are written after each token; None where that cannot be read in a stream.
+
+    Where a tokenizer writes rare characters as bytes, the decoded prefixes do not tell: bytes that end in the middle of
+    a character spoil all that stand before them in a row.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    stream, written, lengths = DecodeStream(skip_special_tokens=True), "", []
+    try:
+        for token in ids:
+            written += stream.step(backend, token) or ""
+            lengths.append(len(written))
+    except Exception:  # the library's own type for bytes that make no character
+        return None
+    if lengths and text.startswith(written):
+        # Bytes at the end that make no character.
+        lengths[-1] = len(text)
+        return lengths
+    return None
 
 
 def decode_response(tokenizer: Decoder, ids: Sequence[int]) -> str:

@@ -1,12 +1,19 @@
-"""Prompt and response as token ids, the same in every stage: plain text, no chat template, BOS where the tokenizer
-adds one."""
+"""Prompt and response as token ids, the same in every stage.
 
-from collections.abc import Sequence
+A text (ReAct) is taken as it stands, with BOS where the tokenizer adds one, and its response follows a space. Messages
+(`step_style=lines`) go through the chat template, and the response follows at once; a model without a template gets
+the text of a single message.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from recipes.step_ppo.steps import covering_tokens
+
+Prompt = str | list[dict[str, str]]
+"""A plain text, or the messages of a conversation."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +38,48 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         raise ValueError(f"no tokenizer found at {name!r}: pass its folder or id with --tokenizer ({error})") from error
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+def prompt_of(messages: Sequence[Mapping[str, str]], style: str) -> Prompt:
+    """The prompt that a row's messages make.
+
+    Raises:
+        ValueError: several messages where the method writes plain text, which has no place for roles.
+    """
+    if style == "lines":
+        return [dict(message) for message in messages]
+    if len(messages) != 1:
+        raise ValueError(
+            f"the prompt has {len(messages)} messages and step_style={style} takes plain text: give one message, or "
+            "set step_style=lines for a chat model"
+        )
+    return messages[0]["content"]
+
+
+def render(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[str, str]:
+    """The prompt's text, and what stands between it and the response.
+
+    Raises:
+        ValueError: several messages, and no chat template.
+    """
+    if isinstance(prompt, str):
+        return prompt, " "
+    if tokenizer.chat_template:
+        return tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True), ""
+    return render(tokenizer, prompt_of(prompt, "plain"))
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """Encode a prompt as the rollout sees it, without an EOS that the tokenizer may append."""
-    return _encode(tokenizer, prompt)[0]
+    text, space = render(tokenizer, prompt)
+    return _encode(tokenizer, text, bos=bool(space))[0]
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str, bos: bool) -> tuple[list[int], list[tuple[int, int]]]:
     if not tokenizer.is_fast:
         raise ValueError(
             f"{type(tokenizer).__name__} gives no character offsets: use the fast version of the tokenizer"
         )
-    encoding = tokenizer(text, return_offsets_mapping=True)
+    # A chat template writes its own BOS.
+    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=bos)
     ids, offsets = list(encoding["input_ids"]), [tuple(span) for span in encoding["offset_mapping"]]
     while ids and offsets[-1] == (0, 0) and len(ids) > 1 and ids[-1] in tokenizer.all_special_ids:
         ids.pop()
@@ -49,7 +87,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], l
     return ids, offsets
 
 
-def encode_state(tokenizer: PreTrainedTokenizerBase, prompt: str, prefix: str, rest: str) -> list[int]:
+def encode_state(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, prefix: str, rest: str) -> list[int]:
     """Encode a state as its completions continue it: prompt and response up to the token that covers the prefix's last
     character.
 
@@ -72,9 +110,9 @@ def encode_state(tokenizer: PreTrainedTokenizerBase, prompt: str, prefix: str, r
 
 
 def encode_trajectory(
-    tokenizer: PreTrainedTokenizerBase, prompt: str, response: str, ends: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, response: str, ends: Sequence[int]
 ) -> EncodedTrajectory:
-    """Encode `prompt` + space + `response`.
+    """Encode a prompt and the response that continues it.
 
     Args:
         response: cleaned text, without the space that follows the prompt's tail.
@@ -85,11 +123,12 @@ def encode_trajectory(
             have started from this prompt; or it drops a character that a step ends with.
     """
     prompt_ids = encode_prompt(tokenizer, prompt)
-    ids, offsets = _encode(tokenizer, f"{prompt} {response}")
+    text, space = render(tokenizer, prompt)
+    ids, offsets = _encode(tokenizer, f"{text}{space}{response}", bos=bool(space))
     if ids[: len(prompt_ids)] != prompt_ids:
         raise ValueError(
-            f"the tokenizer merges the end of the prompt {prompt[-20:]!r} with the response {response[:20]!r}: "
+            f"the tokenizer merges the end of the prompt {text[-20:]!r} with the response {response[:20]!r}: "
             "end the prompts on a token border"
         )
-    start = len(prompt) + 1
+    start = len(text) + len(space)
     return EncodedTrajectory(ids, len(prompt_ids), covering_tokens(offsets, [start + end for end in ends]))

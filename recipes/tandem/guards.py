@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.core.rows import read_rows
 from recipes.core.settings import read, require, require_off
 from recipes.errors import ConfigError, DataError
 from recipes.launch.adapter_checks import tandem_senior
@@ -229,7 +230,7 @@ def _at_hand(path: str) -> bool:
 
 def _check_identities(config: DictConfig) -> None:
     """The author coins of a response are keyed by its row's index: rows that share one would share their coins."""
-    indices = [(info or {}).get("index") for info in _column(config.data.train_files, "extra_info")]
+    indices = [_index(info) for info in _column(config.data.train_files, "extra_info")]
     if any(not isinstance(index, int) or isinstance(index, bool) for index in indices):
         raise DataError(
             "data.train_files: a row has no whole number in extra_info.index, which keys who writes which token."
@@ -240,7 +241,7 @@ def _check_identities(config: DictConfig) -> None:
             "which keys who writes which token; number the rows."
         )
     # verl takes a missing index for 0, which is fine where nothing is learned; any other value must be a number.
-    validated = [info["index"] for info in _column(config.data.val_files, "extra_info") if info and "index" in info]
+    validated = [_index(info) for info in _column(config.data.val_files, "extra_info") if info and "index" in info]
     if wrong := [index for index in validated if not isinstance(index, int) or isinstance(index, bool)]:
         raise DataError(
             f"data.val_files: a row has {wrong[0]!r:.80} for extra_info.index, which keys who writes which token; "
@@ -248,18 +249,26 @@ def _check_identities(config: DictConfig) -> None:
         )
 
 
+def _index(info: object) -> object:
+    return info.get("index") if isinstance(info, dict) else None
+
+
 def _column(files: object, name: str) -> list:
-    """A column of the local parquet files; the preflight, not this, refuses files that cannot be read."""
-    import pyarrow
+    """A column of the local files, None where a row has none; the preflight refuses files that cannot be read."""
     import pyarrow.parquet
 
     values = []
     for file in data_files(files):
         path = Path(file).expanduser()
-        if file.startswith(REMOTE_PREFIXES) or path.suffix != ".parquet" or not path.is_file():
+        if file.startswith(REMOTE_PREFIXES) or not path.is_file():
             continue
         try:
-            values += pyarrow.parquet.read_table(path, columns=[name]).column(name).to_pylist()
-        except (pyarrow.ArrowException, OSError, KeyError):
+            if path.suffix != ".parquet":
+                values += [row.get(name) for row in read_rows(path)]
+            elif name not in (table := pyarrow.parquet.ParquetFile(path)).schema_arrow.names:
+                values += [None] * table.metadata.num_rows
+            else:
+                values += table.read(columns=[name]).column(name).to_pylist()
+        except (DataError, pyarrow.ArrowException, OSError):
             return []
     return values

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from quickstart_report import main, summary, validations
+from quickstart_report import answers, main, summary, validations
 
 from recipes.evaluation.learning_curves import LogError, read_curves
 
@@ -80,3 +80,19 @@ def test_a_run_without_validation_is_drawn_and_then_refused(tmp_path, monkeypatc
     assert run_main(monkeypatch, path, "--curve", tmp_path / "curve.png") == 1
     assert (tmp_path / "curve.png").stat().st_size > 1000
     assert "expected a validation before" in capsys.readouterr().err
+
+
+def test_a_question_that_turned_right_is_shown_with_both_answers(tmp_path):
+    def write(step, *rows):
+        names = ("input", "output", "score")
+        lines = (json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+        (tmp_path / f"{step}.jsonl").write_text("".join(lines))
+
+    first, second = ("user\nHow many a?\nassistant\n", "user\nHow many b?\nassistant\n")
+    write(0, (first, "3", 1.0), (second, "4", 0.0))
+    with pytest.raises(LogError, match="before and one after"):
+        answers(tmp_path)
+    write(10, (first, "3", 1.0), (second, "b = b, 1.\n1", 1.0))
+    text = answers(tmp_path)
+    assert "before 0%   after 50%" in text and "one question: How many b?" in text
+    assert "before  4   (wrong)" in text and "b = b, 1.\n          1   (right)" in text

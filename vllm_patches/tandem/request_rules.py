@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Sequence
 
 from vllm import SamplingParams
 
@@ -61,11 +62,7 @@ class RequestRules:
         check_request_settings(settings, self.mode, params.structured_outputs is not None)
         if self.mode == "speculative":
             self._check_speculative(params, len(request.prompt_token_ids))
-        if self._ids_of_one_model_only and max(request.prompt_token_ids, default=0) >= self._junior_vocab_size:
-            raise ValueError(
-                f"the prompt holds token id {max(request.prompt_token_ids)}, and the junior's vocabulary ends at "
-                f"{self._junior_vocab_size - 1}"
-            )
+        self._check_ids(request.prompt_token_ids, params)
         kind = settings.params.strategy.boundary
         # An engine does not start without the set that its own strategy reads.
         if kind not in (None, self.config.defaults.strategy.boundary) and not self._boundaries.of(kind):
@@ -75,6 +72,20 @@ class RequestRules:
                 "for it"
             )
         return settings
+
+    def _check_ids(self, prompt: Sequence[int], params) -> None:
+        """Every id must have a row in what reads it: one that has none ends the engine, for every client of it."""
+        senior = self._model_config.get_vocab_size()
+        lists = {
+            "the prompt": (prompt, min(senior, self._junior_vocab_size)),
+            "stop_token_ids": (params.stop_token_ids or (), senior),
+            "allowed_token_ids": (params.allowed_token_ids or (), senior),
+            "logit_bias": (params.logit_bias or (), senior),
+        }
+        for name, (ids, size) in lists.items():
+            if wrong := next((token for token in ids if not 0 <= token < size), None):
+                owner = "the senior's" if size == senior else "the junior's"
+                raise ValueError(f"{name} holds token id {wrong}, and {owner} vocabulary ends at {size - 1}")
 
     def _check_speculative(self, params, prompt_length: int) -> None:
         fault = fault_of(params)
@@ -90,11 +101,6 @@ class RequestRules:
     @functools.cached_property
     def _junior_vocab_size(self) -> int:
         return vocab_size(self.config)
-
-    @functools.cached_property
-    def _ids_of_one_model_only(self) -> bool:
-        # vLLM refuses ids beyond the senior's vocabulary; in the speculative mode both have one size.
-        return self.mode != "speculative" and self._junior_vocab_size < self._model_config.get_vocab_size()
 
     @functools.cached_property
     def _boundaries(self) -> BoundarySets:

@@ -11,12 +11,13 @@ from types import ModuleType
 
 import pandas as pd
 import torch
-from transformers import PreTrainedTokenizerBase
+from smollm2 import ModelError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from toy_world.formats import Example, Split, load_format
 from toy_world.model import SHAPES, new_model
 from toy_world.tokenizer import train_tokenizer
-from toy_world.warm_up import WarmUpError, greedy_accuracy, warm_up
+from toy_world.warm_up import Schedule, WarmUpError, greedy_accuracy, warm_up
 
 RECORD = "world.json"
 VOCABULARY = 512
@@ -58,7 +59,7 @@ def build(
         if out.exists():
             shutil.rmtree(out)
         partial.rename(out)
-    except WarmUpError as error:
+    except (WarmUpError, ModelError) as error:
         raise ToyWorldError(str(error)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -88,12 +89,16 @@ def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[s
     split = toy_format.split(seed)
     for name, examples in (("train", split.train), ("test", split.test)):
         _write_rows(folder / f"{name}.parquet", toy_format, name, examples)
-    tokenizer = train_tokenizer(_texts(split), VOCABULARY)
-    tokenizer.chat_template = getattr(toy_format, "CHAT_TEMPLATE", tokenizer.chat_template)
     models = {}
-    for position, shape in enumerate(shapes):
-        target = folder / ("model" if position == 0 else f"model_{shape}")
-        models[shape] = warmed_up_model(target, toy_format, split, tokenizer, shape, seed)
+    if hasattr(toy_format, "base_model"):
+        tokenizer, model = pretrained(toy_format.base_model())
+        models["base"] = train_and_save(folder / "model", toy_format, split, tokenizer, model, seed)
+    else:
+        tokenizer = train_tokenizer(_texts(split), VOCABULARY)
+        tokenizer.chat_template = getattr(toy_format, "CHAT_TEMPLATE", tokenizer.chat_template)
+        for position, shape in enumerate(shapes):
+            target = folder / ("model" if position == 0 else f"model_{shape}")
+            models[shape] = warmed_up_model(target, toy_format, split, tokenizer, shape, seed)
     world = {"train": len(split.train), "test": len(split.test), "vocabulary": len(tokenizer), "models": models}
     if hasattr(toy_format, "write_more"):
         world |= toy_format.write_more(folder, split, tokenizer, seed)
@@ -103,36 +108,65 @@ def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[s
 def warmed_up_model(
     target: Path, toy_format: ModuleType, split: Split, tokenizer: PreTrainedTokenizerBase, shape: str, seed: int
 ) -> dict:
-    """Warm a new model up on ``split`` and save it with its tokenizer in ``target``; what the warm-up reached.
+    """`train_and_save` of a new model, on one thread: then sums do not depend on the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = new_model(SHAPES[shape], tokenizer, seed)
+        return train_and_save(target, toy_format, split, tokenizer, model, seed, shape)
+    finally:
+        torch.set_num_threads(threads)
 
-    ``toy_format`` needs ``BAND``, ``MAX_RESPONSE_TOKENS`` and ``grade`` only.
+
+def pretrained(path: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Tokenizer and float32 model of a folder or a hub's name.
+
+    Raises:
+        ModelError: there is none, or the tokenizer has no chat template.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load the model {path}: {str(error).splitlines()[0]}") from error
+    if not tokenizer.chat_template or tokenizer.pad_token is None:
+        raise ModelError(f"the tokenizer of {path} has no chat template or no pad token; take an instruct model")
+    return tokenizer, model
+
+
+def train_and_save(
+    target: Path,
+    toy_format: ModuleType,
+    split: Split,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    seed: int,
+    name: str = "base",
+) -> dict:
+    """Warm a model up on ``split`` and save it with its tokenizer in ``target``; what the warm-up reached.
+
+    ``toy_format`` needs ``BAND``, ``MAX_RESPONSE_TOKENS`` and ``grade``, and may have a ``SCHEDULE``.
 
     Raises:
         WarmUpError: accuracy missed the band.
     """
     started = time.monotonic()
-    threads = torch.get_num_threads()
-    # One thread: sums do not depend on the number of cores, and contended cores do not wait for each other.
-    torch.set_num_threads(1)
-    try:
-        model = new_model(SHAPES[shape], tokenizer, seed)
-        updates, accuracy = warm_up(
-            model,
-            tokenizer,
-            split.train + split.lessons,
-            lambda limit: greedy_accuracy(
-                model, tokenizer, split.test[:limit], toy_format.grade, toy_format.MAX_RESPONSE_TOKENS
-            ),
-            toy_format.BAND,
-            seed,
-            lambda update, accuracy: print(
-                f"warm-up {shape}: {update} updates, greedy accuracy {accuracy.graded:.1%}, "
-                f"finished {accuracy.finished:.1%}, {time.monotonic() - started:.0f} s",
-                flush=True,
-            ),
-        )
-    finally:
-        torch.set_num_threads(threads)
+    updates, accuracy = warm_up(
+        model,
+        tokenizer,
+        split.train + split.lessons,
+        lambda limit: greedy_accuracy(
+            model, tokenizer, split.test[:limit], toy_format.grade, toy_format.MAX_RESPONSE_TOKENS
+        ),
+        toy_format.BAND,
+        seed,
+        lambda update, accuracy: print(
+            f"warm-up {name}: {update} updates, greedy accuracy {accuracy.graded:.1%}, "
+            f"finished {accuracy.finished:.1%}, {time.monotonic() - started:.0f} s",
+            flush=True,
+        ),
+        getattr(toy_format, "SCHEDULE", Schedule()),
+    )
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     return {

@@ -1,18 +1,16 @@
 """Short supervised warm-up that ends inside a band of greedy held-out accuracy, so that RL has room and signal."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recipes.launch.cpu import bfloat16_is_faster
 from toy_world.formats import Example
 
-BATCH_SIZE = 32
-LEARNING_RATE = 5e-3
-RAMP_UPDATES = 30
 UPDATES_BETWEEN_CHECKS = 20
 PROBE_SIZE = 100
 MAX_UPDATES = 1500
@@ -20,6 +18,25 @@ MAX_UPDATES = 1500
 
 class WarmUpError(RuntimeError):
     """The warm-up missed its band."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rows of an update, and the learning rate after a ramp.
+
+    With ``updates`` there are so many, in bfloat16 where that is faster, and the rate falls to a tenth. Without them,
+    training ends in the band.
+    """
+
+    batch: int = 32
+    learning_rate: float = 5e-3
+    ramp: int = 30
+    updates: int | None = None
+
+    def rate(self, update: int) -> float:
+        """The learning rate of an update, counted from 1."""
+        fall = 1.0 if self.updates is None else 1.0 - 0.9 * (update - 1) / self.updates
+        return self.learning_rate * min(1.0, update / self.ramp) * fall
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,7 @@ def warm_up(
     band: tuple[float, float],
     seed: int,
     on_check: Callable[[int, Accuracy], None],
+    schedule: Schedule = Schedule(),
 ) -> tuple[int, Accuracy]:
     """Imitate the worked responses until accuracy first reaches the band; the number of updates and the accuracy.
 
@@ -95,27 +113,37 @@ def warm_up(
     Raises:
         WarmUpError: accuracy jumped over the band, stayed under it for MAX_UPDATES, or responses do not end.
     """
-    tokens = encode(tokenizer, train)
+    tokens = encode(tokenizer, (example for example in train if example.response))
     rng = random.Random(f"warm-up {seed}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=schedule.learning_rate, weight_decay=0.0, betas=(0.9, 0.98), fused=bool(schedule.updates)
+    )
     lowest, highest = band
+    batches = _batches(tokens, schedule, rng)
     model.train()
-    for update in range(1, MAX_UPDATES + 1):
+    for update in range(1, (schedule.updates or MAX_UPDATES) + 1):
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, update / RAMP_UPDATES)
+            group["lr"] = schedule.rate(update)
         optimizer.zero_grad()
-        _loss(model, rng.sample(tokens, min(BATCH_SIZE, len(tokens))), tokenizer.pad_token_id).backward()
+        batch = next(batches)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bool(schedule.updates) and bfloat16_is_faster()):
+            loss = _loss(model, batch, tokenizer.pad_token_id)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if update % UPDATES_BETWEEN_CHECKS:
+        last = update == schedule.updates
+        if update % UPDATES_BETWEEN_CHECKS and not last:
+            continue
+        if schedule.updates and not last:
+            print(f"supervised start: update {update} of {schedule.updates}, loss {float(loss):.3f}", flush=True)
             continue
         accuracy = measure(PROBE_SIZE)
-        if accuracy.graded >= 0.75 * lowest:
+        if accuracy.graded >= 0.75 * lowest or last:
             accuracy = measure(None)
         on_check(update, accuracy)
-        if accuracy.graded < lowest:
+        if accuracy.graded < lowest and not last:
             continue
-        if accuracy.graded > highest or accuracy.finished < 0.95:
+        if not lowest <= accuracy.graded <= highest or accuracy.finished < 0.95:
             raise WarmUpError(
                 f"after {update} updates the model answers {accuracy.graded:.1%} and ends {accuracy.finished:.1%} of "
                 f"its responses; expected {lowest:.0%} to {highest:.0%} and at least 95 %. Try another --seed."
@@ -124,6 +152,19 @@ def warm_up(
     raise WarmUpError(
         f"after {MAX_UPDATES} updates the model still answers fewer than {lowest:.0%}. Try another --seed."
     )
+
+
+def _batches(tokens: Sequence[Tokens], schedule: Schedule, rng: random.Random) -> Iterator[list[Tokens]]:
+    """Random batches without end; with so many updates, of rows of about one length, which need little padding."""
+    while schedule.updates is None:
+        yield rng.sample(tokens, min(schedule.batch, len(tokens)))
+    while True:
+        drawn = sorted(
+            rng.sample(tokens, min(8 * schedule.batch, len(tokens))), key=lambda one: len(one.prompt + one.response)
+        )
+        batches = [drawn[start : start + schedule.batch] for start in range(0, len(drawn), schedule.batch)]
+        rng.shuffle(batches)
+        yield from batches
 
 
 def _loss(model: PreTrainedModel, batch: Sequence[Tokens], pad_token_id: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ from recipes.core.rows import Row, read_rows
 from recipes.errors import DataError
 from recipes.step_ppo.prompts import LETTERS, math_prompt, ordered_options, react_prompt
 from recipes.step_ppo.steps import StepStyle
+from recipes.step_ppo.tokens import Prompt, prompt_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Question:
     """One prompt as the pipeline's stages need it. `gold` is a letter or a maths answer."""
 
     id: str
-    prompt: str
+    prompt: Prompt
     gold: str
     data_source: str
     style: StepStyle
@@ -117,7 +118,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def make_row(prompt: str, gold: str, index: int, split: str, *, data_source: str, style: StepStyle) -> Row:
-    """Make a row of verl's RL format; the prompt is plain text, around which no chat template belongs."""
+    """Make a row of verl's RL format; around a ReAct prompt belongs no chat template."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": without_surrogates(prompt)}],
@@ -177,13 +178,16 @@ def load_questions(paths: Iterable[str | Path]) -> dict[str, Question]:
     for path in paths:
         for number, row in enumerate(read_rows(path)):
             try:
+                style = row["extra_info"].get("step_style") or "react"
                 question = Question(
                     id=str(row["extra_info"]["index"]),
-                    prompt=row["prompt"][0]["content"],
+                    prompt=prompt_of(list(row["prompt"]), style),
                     gold=row["reward_model"]["ground_truth"],
                     data_source=row["data_source"],
-                    style=row["extra_info"].get("step_style") or "react",
+                    style=style,
                 )
+            except ValueError as error:
+                raise DataError(f"{path}, row {number}: {error}") from error
             except (KeyError, IndexError, TypeError) as error:
                 raise DataError(
                     f"{path}, row {number} is no prepared prompt ({error!r}): run recipes.step_ppo.pipeline.prepare"

@@ -18,6 +18,7 @@ from recipes.step_ppo.pipeline.training_run import (
     resumed_checkpoint,
     trainer_arguments,
 )
+from recipes.step_ppo.tokens import render
 
 _HELPER_SMOOTHING = 0.25
 
@@ -52,8 +53,8 @@ def loss_settings(loss: str, *, beta: float = 0.1, label_smoothing: float = 0.0)
     }
 
 
-def preference_rows(questions: dict[str, Question], pairs: Sequence[dict]) -> list[dict[str, str]]:
-    """Rows of TRL's format, a new dict each: the prompt as plain text, responses continuing it with a space.
+def preference_rows(questions: dict[str, Question], pairs: Sequence[dict], tokenizer: Any) -> list[dict[str, str]]:
+    """Rows of TRL's format, a new dict each: the prompt's text, and responses that continue it.
 
     Raises:
         ValueError: no pair, or one whose question is unknown.
@@ -62,10 +63,11 @@ def preference_rows(questions: dict[str, Question], pairs: Sequence[dict]) -> li
         raise ValueError("the pair files hold no pair, so there is nothing to train on")
     if missing := next((pair["id"] for pair in pairs if pair["id"] not in questions), None):
         raise ValueError(f"the pairs name question {missing}, which the data does not hold")
-    return [
-        {"prompt": questions[pair["id"]].prompt, "chosen": f" {pair['chosen']}", "rejected": f" {pair['reject']}"}
-        for pair in pairs
-    ]
+    rows = []
+    for pair in pairs:
+        prompt, space = render(tokenizer, questions[pair["id"]].prompt)
+        rows.append({"prompt": prompt, "chosen": space + pair["chosen"], "rejected": space + pair["reject"]})
+    return rows
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{args.output} is already trained with these options")
         return 0
     pairs = list(read(expand(args.pairs), PairRecord, skip_corrupt=args.skip_corrupt))
-    rows = preference_rows(load_questions(args.data), pairs)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    rows = preference_rows(load_questions(args.data), pairs, tokenizer)
     config = DPOConfig(
         **trainer_arguments(args),
         **loss_settings(args.loss, beta=args.beta, label_smoothing=args.label_smoothing),
@@ -103,7 +106,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         gradient_checkpointing=not args.no_gradient_checkpointing,
         model_init_kwargs={"dtype": args.dtype},
     )
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
     trainer = DPOTrainer(args.model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     checkpoint = resumed_checkpoint(args.output, options, notes=trainer.is_world_process_zero())
     trainer.train(resume_from_checkpoint=checkpoint)

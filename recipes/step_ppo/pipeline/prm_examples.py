@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from recipes.step_ppo.labels import trajectory_value
 from recipes.step_ppo.pipeline.data import Question
+from recipes.step_ppo.tokens import Prompt
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class PRMExample:
 
     key: str
     id: str
-    prompt: str
+    prompt: Prompt
     response: str
     labels: tuple[tuple[int, int], ...]
 

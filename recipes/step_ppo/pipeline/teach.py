@@ -16,15 +16,16 @@ from recipes.step_ppo.prompts import REACT_EXAMPLE, with_example
 def sft_rows(questions: dict[str, Question], records: Sequence[dict]) -> list[dict]:
     """Make SFT rows of every correct trajectory, exact repetitions once: prompt (zero-shot) and response.
 
-    The response starts with a space: it continues the prompt's tail.
+    The response starts with a space, which `ContinuationDataset` drops behind a chat template.
     """
     rows = {}
     for record in records:
         question = questions[record["id"]]
         for response in record["responses"]:
             if response["correct"]:
-                rows.setdefault((question.prompt, response["text"]), question.id)
-    return [{"prompt": prompt, "response": f" {text}", "id": key} for (prompt, text), key in rows.items()]
+                row = {"prompt": question.prompt, "response": f" {response['text']}", "id": question.id}
+                rows.setdefault((str(question.prompt), response["text"]), row)
+    return list(rows.values())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from recipes.errors import CheckpointError, ConfigError, DataError, MissingFileError
 from recipes.evaluation import benchmarks, prompts, reclor
@@ -383,3 +384,28 @@ def test_labels_missing_for_some_are_a_fault_of_the_data(tmp_path):
     (tmp_path / "val.json").write_text(json.dumps(rows))
     with pytest.raises(DataError, match="1 of 2 problems have no answer"):
         benchmarks.load("reclor", str(tmp_path / "val.json"))
+
+
+def test_the_published_protocol_of_step_ppo_asks_as_the_recipe_does_and_reads_its_finish(tmp_path):
+    """A benchmark's rows and the recipe's own parquet give one prompt, and the protocol's grader reads its answer."""
+    from recipes.evaluation.grade import grade
+    from recipes.step_ppo.pipeline.data import DATASETS
+    from recipes.step_ppo.prompts import react_prompt
+
+    protocol = yaml.safe_load(
+        (Path(benchmarks.__file__).parent / "config/protocol/published/step_ppo.yaml").read_text()
+    )
+    item = {"text": "A or B.", "question": "Which?", "options": ["a", "b", "c", "d"], "answer": 1}
+    raw = benchmarks.load("logiqa_v2", str(write_jsonl(tmp_path / "raw.jsonl", [item])), limit=1)
+    asked = react_prompt(item["text"], item["question"], item["options"])
+    assert prompts.question_text(raw.problems[0], raw, PromptOptions(**protocol["prompt"])) == asked
+
+    pq.write_table(pa.Table.from_pylist([DATASETS["logiqa2"].row(item, 0, "test", None)]), tmp_path / "own.parquet")
+    own = benchmarks.load(str(tmp_path / "own.parquet"))
+    assert own.problems[0].question == asked and own.kind == raw.kind == "multiple_choice"
+    texts = ["It is b.\nAction 1: Finish[The answer is B.]", "Action 1: Finish[The answer is A.]"]
+    for benchmark in (raw, own):
+        samples = {"0": [SampledResponse("0", n, text, 9, "stop") for n, text in enumerate(texts)]}
+        options = {**benchmark.grading, **protocol["grading"]["multiple_choice"]}
+        (graded,) = grade(benchmark.kind, samples, {"0": benchmark.problems[0].gold}, options).values()
+        assert [one.right for one in graded] == [True, False]

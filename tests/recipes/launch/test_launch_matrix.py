@@ -52,6 +52,7 @@ MODELS = {
     "qwen3_0_6b": (0.6e9, 28, 8, 128, 40960),
     "qwen3_1_7b": (1.72e9, 28, 8, 128, 40960),
     "toy": (0.4e6, 2, 2, 16, 4096),
+    "smollm2_135m": (0.135e9, 30, 3, 64, 8192),
 }
 pytestmark = [pytest.mark.timeout(1500)]
 
@@ -376,7 +377,7 @@ def test_composed_configs_still_say_the_same(launchers, monkeypatch, tmp_path, r
     """
     from recipes.launch.composition import compose_config
 
-    for name in ("HOME", "TOY_DIR", "SERL_DIR"):
+    for name in ("HOME", "TOY_DIR", "LETTERS_DIR", "SERL_DIR"):
         monkeypatch.setenv(name, f"/{name}")
     monkeypatch.chdir(tmp_path)
     kept, update = {}, os.environ.get("UPDATE_COMPOSED")

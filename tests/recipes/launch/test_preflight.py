@@ -4,6 +4,9 @@ import json
 
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch import preflight
@@ -104,3 +107,29 @@ def test_an_unset_model_is_told():
     with pytest.raises(ConfigError) as refused:
         preflight.check_model(None, "actor_rollout_ref.model.path")
     assert refused.value.key == "actor_rollout_ref.model.path"
+
+
+def test_the_home_folder_is_written_out_for_everybody(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = OmegaConf.create(
+        {"data": {"train_files": ["~/a.parquet", "/b.parquet"]}, "trainer": {"default_local_dir": "~/runs", "n": 1}}
+    )
+    preflight.expand_home(config)
+    assert config.data.train_files == ["/home/me/a.parquet", "/b.parquet"]
+    assert config.trainer == {"default_local_dir": "/home/me/runs", "n": 1}
+
+
+def test_a_model_that_reads_ids_as_other_words_is_refused(tmp_path):
+    def model(name, words):
+        vocabulary = {word: number for number, word in enumerate(["<unk>", *words])}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(tmp_path / name)
+        (tmp_path / name / "config.json").write_text('{"model_type": "llama"}')
+        return str(tmp_path / name)
+
+    policy = model("policy", ["a", "b"])
+    preflight.check_vocabulary(model("same", ["a", "b"]), policy, "critic.model.path")
+    preflight.check_vocabulary("owner/not-here", policy, "critic.model.path")
+    with pytest.raises(ConfigError, match="'a' is id 2 there and 1 here") as refused:
+        preflight.check_vocabulary(model("other", ["b", "a"]), policy, "critic.model.path")
+    assert refused.value.key == "critic.model.path"

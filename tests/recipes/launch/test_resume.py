@@ -243,3 +243,12 @@ def test_a_run_on_several_nodes_resumes_from_the_shards_of_one(tmp_path, mode, n
     else:
         with pytest.raises(CheckpointError, match="no complete checkpoint|not a complete global_step_N folder"):
             start._resume_step(config, tmp_path, None)
+
+
+def test_a_separator_inside_a_record_is_no_end_of_it(tmp_path):
+    """JSON leaves U+2028 and U+0085 as they are, and `str.splitlines` breaks lines at both."""
+    records = tmp_path / "records.jsonl"
+    written = [json.dumps({"step": step, "text": "a\u2028b\u0085c"}, ensure_ascii=False) for step in (1, 2, 3)]
+    records.write_text("\n".join(written) + "\n", encoding="utf-8")
+    resume.cut_back(records, 2)
+    assert records.read_text(encoding="utf-8").split("\n") == [*written[:2], ""]

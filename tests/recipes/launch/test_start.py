@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -158,8 +159,14 @@ def test_a_lost_plugin_is_refused(folder):
 
 def test_a_missing_critic_is_refused_before_verl_reads_its_files(folder):
     missing = {"critic.model.path=/no/such/critic": "MissingFileError", "critic.model.path=null": "ConfigError"}
-    told = launch_all([(case,) for case in missing], folder, recipe="step_ppo")
-    assert {case: found[:2] for case, found in told.items()} == {case: [2, kind] for case, kind in missing.items()}
+    awake = [(f"preset={preset}", "trainer.device=cuda", "--dry-run") for preset in ("prm", "pure")]
+    told = launch_all([*((case,) for case in missing), *awake], folder, recipe="step_ppo")
+    assert {case: told[case][:2] for case in missing} == {case: [2, kind] for case, kind in missing.items()}
+    for case in awake:
+        # On an accelerator verl lets a served reward model sleep, and never wakes the one in a pool of its own.
+        served = told[" ".join(case)][4].split("  reward_model:\n")[1]
+        assert "enable_resource_pool: true" in served
+        assert re.search(r"free_cache_engine: (\w+)", served)[1] == "false"
 
 
 def test_an_unknown_verl_is_refused(folder, tmp_path):

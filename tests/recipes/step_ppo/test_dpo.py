@@ -47,11 +47,11 @@ def test_other_losses():
 def test_rows_are_distinct_and_complete():
     questions = {"0": Question("0", "Q\n\nThought 1:", "A", "toy", "react")}
     pairs = [{"id": "0", "chosen": f"c{i}", "reject": f"r{i}"} for i in range(3)]
-    rows = preference_rows(questions, pairs)
+    rows = preference_rows(questions, pairs, None)
     assert [(row["chosen"], row["rejected"]) for row in rows] == [(" c0", " r0"), (" c1", " r1"), (" c2", " r2")]
     rows[0]["chosen"] = "overwritten"
     assert rows[1]["chosen"] == " c1" and pairs[0]["chosen"] == "c0" and len({id(row) for row in rows}) == 3
     with pytest.raises(ValueError, match="question 7"):
-        preference_rows(questions, [{"id": "7", "chosen": "c", "reject": "r"}])
+        preference_rows(questions, [{"id": "7", "chosen": "c", "reject": "r"}], None)
     with pytest.raises(ValueError, match="no pair"):
-        preference_rows(questions, [])
+        preference_rows(questions, [], None)

@@ -138,3 +138,26 @@ def test_the_last_of_several_byte_tokens_counts():
     assert covering_tokens([(0, 0), (0, 2), (2, 3), (2, 3), (2, 3), (3, 5)], [2, 3, 5]) == [1, 4, 5]
     with pytest.raises(ValueError, match="character 4"):
         covering_tokens([(0, 2)], [2, 5])
+
+
+def test_a_line_ends_at_its_last_token_where_characters_are_written_as_bytes():
+    """A row of bytes that ends inside a character decodes to nothing, all of it: prefixes grow and shrink again."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"abcdefghij.▁"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    rng = random.Random(0)
+    for _ in range(40):
+        lines = ["".join(rng.choices("漢字多行🙂ab .", k=rng.randint(3, 9))) + "終" for _ in range(5)]
+        ids = tokenizer("\n".join(lines), add_special_tokens=False)["input_ids"]
+        text = decode_response(tokenizer, ids)
+        ends = [step.end for step in segment_response(text, "lines")]
+        complete = [
+            [decode_response(tokenizer, ids[: i + 1]).startswith(text[:end]) for i in range(len(ids))] for end in ends
+        ]
+        assert generated_tokens(tokenizer, ids, ends) == [row.index(True) for row in complete]

@@ -70,6 +70,9 @@ def folder(tmp_path_factory):
         ("partly", [0, 1, None, 3]),
     ):
         rows(indices).to_parquet(folder / f"{name}.parquet")
+    rows(range(4)).drop(columns="extra_info").to_parquet(folder / "without.parquet")
+    rows(range(4)).assign(extra_info='{"index": 0}').to_parquet(folder / "text.parquet")
+    rows([0, 0]).to_json(folder / "lines.jsonl", orient="records", lines=True)
     return folder
 
 
@@ -167,11 +170,19 @@ def test_a_junior_that_is_not_there_is_refused(folder, junior):
 
 @pytest.mark.parametrize(
     ("key", "file"),
-    [("train_files", "shared"), ("train_files", "unnumbered"), ("val_files", "named"), ("val_files", "partly")],
+    [
+        ("train_files", "shared.parquet"),
+        ("train_files", "unnumbered.parquet"),
+        ("train_files", "without.parquet"),
+        ("train_files", "text.parquet"),
+        ("train_files", "lines.jsonl"),
+        ("val_files", "named.parquet"),
+        ("val_files", "partly.parquet"),
+    ],
 )
 def test_rows_that_would_share_their_coins_are_refused(folder, key, file):
     with pytest.raises(DataError):
-        check(folder, {f"data.{key}": f"FOLDER/{file}.parquet"})
+        check(folder, {f"data.{key}": f"FOLDER/{file}"})
 
 
 def test_what_is_right_passes(folder, capsys):

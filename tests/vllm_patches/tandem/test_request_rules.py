@@ -39,11 +39,12 @@ def engine(settings: dict, worker_cls=WORKER, **parts) -> SimpleNamespace:
     )
 
 
-def request(extra, prompt=(5, 6, 7), seed=None, structured=False, resumable=False):
+def request(extra, prompt=(5, 6, 7), seed=None, structured=False, resumable=False, **ids):
     params = SimpleNamespace(
         extra_args=None if extra is None else {CONFIG_KEY: extra},
         seed=seed,
         structured_outputs=object() if structured else None,
+        **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "logit_bias")) | ids,
     )
     return SimpleNamespace(sampling_params=params, prompt_token_ids=list(prompt), resumable=resumable)
 
@@ -185,3 +186,14 @@ def test_ten_thousand_random_requests_are_refused_with_a_sentence_or_run(
         states.remove(str(number))
         counts["run"] += 1
     assert min(counts.values()) > 500
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [dict(prompt=(5, 512)), dict(stop_token_ids=[7, 512]), dict(allowed_token_ids=[600]), dict(logit_bias={512: 1.0})],
+    ids=lambda ids: next(iter(ids)),
+)
+def test_an_id_beyond_the_vocabulary_is_refused_wherever_it_stands(models, ids):
+    """It has no row in the embedding or the logits, and would end the engine for every client."""
+    with pytest.raises(ValueError, match=r"holds token id (512|600), and the (senior|junior)'s vocabulary ends at 511"):
+        rules(models).check(request(None, **ids))

