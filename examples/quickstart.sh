@@ -86,7 +86,7 @@ world_folder() {
 make_world() {
     local environment=()
     # As a run of a real model has them (recipes/launch/cpu.py).
-    [[ "$1" != letters* ]] || environment=(OMP_WAIT_POLICY=passive MALLOC_MMAP_THRESHOLD_=8589934592
+    [[ "$1" != letters* ]] || environment=(OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 MALLOC_MMAP_THRESHOLD_=8589934592
         MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456)
     env "${environment[@]}" "$DUETS_PYTHON" examples/toy/make.py --format "$1" --out "$2" --seed 0
 }

@@ -4,6 +4,7 @@ Pure, and below every room that writes files: `recipes.launch`, `recipes.evaluat
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import threading
@@ -30,6 +31,25 @@ def replacing(path: str | Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def model_digest(path: str | Path | None) -> str | None:
+    """What tells a model folder's weights from others': sizes of its files, and 64 pieces of each; None for no folder.
+
+    Whatever a stage computes by a model is kept under it, since a folder can hold other weights tomorrow.
+    """
+    folder = Path(path or "").expanduser()
+    if not path or not (folder / "config.json").is_file():
+        return None
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for file in sorted(one for one in folder.iterdir() if one.suffix in (".safetensors", ".bin")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as weights:
+            for place in range(64):
+                weights.seek(size * place // 64)
+                digest.update(weights.read(1 << 16))
+    return digest.hexdigest()[:16]
 
 
 def write(path: str | Path, content: str | bytes) -> None:

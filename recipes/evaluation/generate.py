@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
 
+from recipes.core.files import model_digest
 from recipes.core.sampling import Request, Sampling
 from recipes.errors import ConfigError, EnvironmentProblem
 from recipes.evaluation import handoff
@@ -123,6 +124,7 @@ class Generator:
             settings.output_dir / name / f"{benchmark.name}.responses.jsonl",
             {
                 "model": self.source,
+                "weights": [model_digest(self.source), model_digest(self._partner_source)],
                 "benchmark": benchmark.fingerprint,
                 "benchmark_prompt": benchmark.prompt,
                 "sampling": asdict(sampling) | {"seed": settings.sampling.seed},

@@ -20,6 +20,7 @@ from typing import Any
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
 from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, worker_checks
+from recipes.launch.published_names import here
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -112,6 +113,8 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
 def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, str, str | None]:
     """The composed config after every check, the device it is for, and the address of the cluster to join."""
     flags = [item for item in overrides if item.startswith("-")]
+    if flags and (published := here(flags[0])):
+        raise ConfigError(f"unknown option {flags[0]}: here it is {published}", flags[0])
     if flags:
         raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
     checks.check_training_engine(overrides)

@@ -11,6 +11,7 @@ agreements from a file instead of a model, `--unfiltered` draws seeds without th
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,10 +112,22 @@ def measure_agreement(options: argparse.Namespace, rows: Sequence[dict]) -> list
 def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -> dict[int, float]:
     """Agreement by `idx`: from `--agreement`, from an earlier call's cache, or measured with `--model` and cached."""
     path = options.agreement or cache
+    measured = {name: getattr(options, name) for name in ("model", "answers", "max_tokens", "answer_template", "seed")}
+    measured |= {"raw_prompt": options.raw_prompt, "weights": files.model_digest(options.model)}
+    record = cache.with_suffix(".settings.json")
     if not options.agreement and not cache.is_file():
         if options.model is None:
             raise ValueError("the agreement of a base model is needed: give --model, --agreement, or --unfiltered")
         files.write_json_lines(cache, measure_agreement(options, rows))
+        files.write_json(record, measured)
+    elif options.model is not None:
+        earlier = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        differing = [name for name, value in measured.items() if earlier.get(name) != value]
+        if differing:
+            raise ValueError(
+                f"{cache} was measured with another {', '.join(differing)} ({earlier.get(differing[0])!r}, now "
+                f"{measured[differing[0]]!r}): remove it, or choose another --output-dir"
+            )
     known = {}
     for row in read_rows(path, "question"):
         if not isinstance(row.get("agreement"), int | float) or not isinstance(row.get("idx"), int | str):

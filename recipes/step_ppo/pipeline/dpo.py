@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from trl import DPOConfig, DPOTrainer
     except ImportError as error:
-        raise SystemExit(f"DPO needs TRL ({error}): pip install 'verl-duets[dpo]'") from error
+        raise SystemExit(f"DPO needs TRL ({error}): pip install -e '.[dpo]' in the checkout") from error
     from datasets import Dataset
     from transformers import AutoTokenizer
 

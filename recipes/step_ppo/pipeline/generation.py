@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from recipes.core.files import model_digest
 from recipes.core.sampling import EndpointEngine, Engine, Sampling
 from reward_fns.endpoint import EndpointSettings
 
@@ -32,7 +33,8 @@ def add_arguments(
 
 def sampling_options(args: argparse.Namespace) -> dict:
     """Return what the records of a generating command depend on, for its journal."""
-    return {name: getattr(args, name) for name in ("model", "n", "temperature", "top_p", "max_tokens", "stop", "seed")}
+    names = ("model", "n", "temperature", "top_p", "max_tokens", "stop", "seed")
+    return {name: getattr(args, name) for name in names} | {"weights": model_digest(args.model)}
 
 
 def sampling_from(args: argparse.Namespace) -> Sampling:

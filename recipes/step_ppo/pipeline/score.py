@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from recipes.core.files import model_digest
 from recipes.core.sampling import in_parallel
 from recipes.step_ppo.labels import class_probability
 from recipes.step_ppo.pipeline import command
@@ -131,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     require_questions(questions, trajectories.values(), args.data)
     tokenizer = AutoTokenizer.from_pretrained(args.prm)
     options = {name: getattr(args, name) for name in ("prm", "classes", "max_length")}
+    options["weights"] = model_digest(args.prm)
     with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
         recorder = Recorder(journal, trajectories, args, "score")
         encoded: dict[str, tuple] = {}

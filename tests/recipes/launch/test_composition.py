@@ -1,9 +1,12 @@
 """Hydra composition on verl's own ppo_trainer, and what a wrong override is told."""
 
+from pathlib import Path
+
 import pytest
 
 from recipes.errors import ConfigError
 from recipes.launch.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
+from recipes.launch.published_names import PUBLISHED
 
 SPPO = ("recipes.sppo.config", "sppo")
 
@@ -77,3 +80,25 @@ def test_an_added_key_nobody_reads_is_refused(override, defaults):
 )
 def test_additions_that_somebody_reads_pass(override, defaults):
     refuse_unknown_additions([override], defaults, ["algorithm.sppo"])
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["actor_rollout_ref.actor.tandem_jr_tkn_weight=0.2", "+actor_rollout_ref.rollout.n_samples_per_prompt=16"],
+)
+def test_a_published_name_is_answered_with_ours(override):
+    key = override.lstrip("+").partition("=")[0]
+    with pytest.raises(ConfigError, match=f"here it is {PUBLISHED[key.rpartition('.')[2]]}"):
+        compose_config(*SPPO, ["scale=toy", override])
+        refuse_unknown_additions([override], verl_defaults(), ("algorithm.sppo",))
+
+
+def test_every_published_name_stands_in_a_reference():
+    pages = "\n".join(path.read_text() for path in (Path(__file__).parents[3] / "recipes").glob("*/REFERENCE.md"))
+    rows = [line for line in pages.split("\n") if line.startswith("| ")]
+    missing = [
+        name
+        for name, target in PUBLISHED.items()
+        if not any(name in row and target.partition("=")[0] in row for row in rows)
+    ]
+    assert missing == []

@@ -19,7 +19,7 @@ TOY = SMOLLM2 | dict(vocab_size=512, hidden_size=128, intermediate_size=256, num
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in (*cpu.ALLOCATOR, "OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+    for name in (*cpu.ALLOCATOR, *cpu.WAITING, "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -50,8 +50,8 @@ def test_a_real_model_gets_bfloat16_all_cores_and_an_allocator_that_keeps_memory
     rollout = config.actor_rollout_ref.rollout
     assert dtypes(config) == {"bfloat16"} and config.actor_rollout_ref.actor.fsdp_config.model_dtype == "fp32"
     assert config.actor_rollout_ref.actor.optim.override_optimizer_config == {"fused": True}
-    assert os.environ["OMP_NUM_THREADS"] == str(os.cpu_count()) and os.environ["OMP_WAIT_POLICY"] == "passive"
-    assert all(os.environ[name] == value for name, value in cpu.ALLOCATOR.items())
+    assert os.environ["OMP_NUM_THREADS"] == str(os.cpu_count())
+    assert all(os.environ[name] == value for name, value in (cpu.WAITING | cpu.ALLOCATOR).items())
     # 128 sequences of 224 tokens, each with keys and values of 3 heads of 64 in 30 layers, of 2 bytes.
     assert rollout.engine_kwargs.vllm.kv_cache_memory_bytes == 128 * 224 * 2 * 30 * 3 * 64 * 2
     # The embedding, 49,152 x 576 in float32, is 108 MiB.

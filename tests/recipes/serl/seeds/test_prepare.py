@@ -8,6 +8,7 @@ import pytest
 
 from recipes.core.rows import read_rows
 from recipes.errors import DataError, MissingFileError
+from recipes.serl.seeds import prepare
 from recipes.serl.seeds.prepare import gold_answer, main
 from recipes.serl.seeds.selection import balance_levels, filter_by_agreement
 
@@ -162,3 +163,20 @@ def test_lines_may_hold_any_unicode_separator(tmp_path):
     path = write(tmp_path / "x.jsonl", [])
     path.write_text('{"problem": "a\u2028b\x0bc"}\n'.replace("\x0b", "\\u000b"))
     assert read_rows(path, "problem")[0]["problem"] == "a\u2028b\x0bc"
+
+
+def test_the_agreement_of_another_model_is_not_taken_for_this_ones(tmp_path, math, monkeypatch, capsys):
+    found = [json.loads(line) for line in math[1].read_text().splitlines()]
+    monkeypatch.setattr(prepare, "measure_agreement", lambda options, rows: found)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"0" * 100)
+    command = ["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(tmp_path / "out")]
+    assert main([*command, "--model", str(model)]) == 0
+    assert main([*command, "--model", str(model)]) == 0
+    assert main([*command, "--model", "/no/such/model"]) == 2
+    assert "was measured with another model" in capsys.readouterr().err
+    (model / "model.safetensors").write_bytes(b"1" * 100)
+    assert main([*command, "--model", str(model)]) == 2
+    assert "was measured with another weights" in capsys.readouterr().err
