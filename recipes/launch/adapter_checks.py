@@ -5,6 +5,8 @@ from typing import Any
 from recipes.errors import ConfigError
 from vllm_patches.tandem.weight_sharing import Senior
 
+HEAD = "score"
+"""What transformers calls a token classifier's head, which a critic's values come from."""
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 
 
@@ -39,6 +41,13 @@ def check_adapters(config: Any) -> None:
     critic = config.critic.get("model") or {}
     if (critic.get("lora_rank") or 0) > 0:
         _refuse_export(config.critic, "critic")
+        targets = critic.get("target_modules")
+        if targets != "all-linear" and HEAD not in (targets or ()):
+            raise ConfigError(
+                f"critic.model.target_modules={targets} leaves the value head out, which would stay random: take "
+                f"all-linear, or add {HEAD}",
+                "critic.model.target_modules",
+            )
 
 
 def _check(config: Any, prefix: str) -> None:
@@ -66,6 +75,38 @@ def _check(config: Any, prefix: str) -> None:
             f"{prefix}{ROLLOUT}.load_format",
         )
     _refuse_export(group.actor, f"{prefix}actor_rollout_ref.actor")
+    _check_targets(model, f"{prefix}{MODEL}.target_modules")
+
+
+def _check_targets(model: Any, key: str) -> None:
+    """Refuse names that no module of the model has, and a head that is the embedding, which adapters would untie."""
+    targets = model.get("target_modules")
+    if isinstance(targets, str) or not targets or (config := _architecture(str(model.path))) is None:
+        return
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        names = {name.rpartition(".")[2] for name, _ in AutoModelForCausalLM.from_config(config).named_modules()}
+    if unknown := [target for target in targets if target.rpartition(".")[2] not in names]:
+        raise ConfigError(f"{key} names {', '.join(unknown)}, and no module of {model.path} is called so", key)
+    tied = {"lm_head", "embed_tokens"} & {target.rpartition(".")[2] for target in targets}
+    if tied and config.tie_word_embeddings:
+        raise ConfigError(
+            f"{key} names {', '.join(sorted(tied))}, and {model.path} has one tensor for head and embedding: an "
+            "adapter on it is lost or counted twice when it is merged; leave it out",
+            key,
+        )
+
+
+def _architecture(path: str) -> Any:
+    """The model's config from its folder, None where it is not here."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError):
+        return None
 
 
 def _refuse_export(node: Any, key: str) -> None:

@@ -2,9 +2,11 @@
 
 import contextlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -207,12 +209,33 @@ def check_loggers(logger: str | Sequence[str] | None) -> None:
     """
     from verl.utils.tracking import Tracking
 
-    for name in [logger] if isinstance(logger, str) else logger or ():
+    if logger is None:
+        raise ConfigError("trainer.logger=null: verl reads a list, as [console]", "trainer.logger")
+    for name in [logger] if isinstance(logger, str) else logger:
         if name not in (*Tracking.supported_backend, "tracking"):
             known = ", ".join(Tracking.supported_backend)
             raise ConfigError(f"trainer.logger names {name!r}, verl has {known}", "trainer.logger")
         if name in TRACKER_PACKAGES and importlib.util.find_spec(name) is None:
             raise EnvironmentProblem(f"trainer.logger names {name!r}, which is not installed")
+
+
+def check_wandb(trainer) -> None:
+    """Refuse what wandb would refuse when the models are loaded: a project's name, or a missing key.
+
+    Raises:
+        ConfigError, EnvironmentProblem: with the name, or with what to set.
+    """
+    if "wandb" not in ([trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()):
+        return
+    if wrong := set(str(trainer.project_name)) & set("/\\#?%:"):
+        raise ConfigError(
+            f"trainer.project_name={trainer.project_name}: wandb takes no {' '.join(sorted(wrong))} in it",
+            "trainer.project_name",
+        )
+    netrc = Path.home() / ".netrc"
+    offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+    if not offline and not os.environ.get("WANDB_API_KEY") and not (netrc.is_file() and "wandb" in netrc.read_text()):
+        raise EnvironmentProblem("wandb has no key: set WANDB_API_KEY, run wandb login, or set WANDB_MODE=offline")
 
 
 def check_registered(rows: Sequence[Row]) -> None:

@@ -198,7 +198,8 @@ def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0)
     with open_dict(config.ray_kwargs):
         environment = {name: os.environ[name] for name in FORWARDED if name in os.environ}
         runtime_env = OmegaConf.to_container(OmegaConf.create(ray_init.get("runtime_env") or {}))
-        runtime_env["env_vars"] = {**environment, **(runtime_env.get("env_vars") or {})}
+        typed = {name: str(value) for name, value in (runtime_env.get("env_vars") or {}).items()}  # SEED=1 is a number
+        runtime_env["env_vars"] = environment | typed
         ray_init.runtime_env = runtime_env
         if cluster is not None:
             ray_init.address = cluster

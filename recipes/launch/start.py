@@ -140,6 +140,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     checks.fall_back_to_sdpa(config, device)
     adapter_checks.check_adapters(config)
     checks.check_loggers(config.trainer.logger)
+    checks.check_wandb(config.trainer)
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
         _describe(config, defaults, device)

@@ -57,7 +57,10 @@ class RequestRules:
             raise ValueError("tandem decoding takes token ids and sampling parameters, no embeddings and no pooling")
         if from_client:
             check_responses(params)
-        extra = (params.extra_args or {}).get(CONFIG_KEY)
+        extras = params.extra_args or {}
+        if misspelt := next((name for name in extras if name != CONFIG_KEY == name.casefold()), None):
+            raise ValueError(f"extra_args has {misspelt!r}, and the settings of a request stand under {CONFIG_KEY!r}")
+        extra = extras.get(CONFIG_KEY)
         settings = request_settings(self.config, extra, request.prompt_token_ids, params.seed)
         check_request_settings(settings, self.mode, params.structured_outputs is not None)
         if self.mode == "speculative":

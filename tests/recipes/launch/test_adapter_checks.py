@@ -2,6 +2,7 @@
 
 import pytest
 from omegaconf import OmegaConf
+from transformers import LlamaConfig
 
 from recipes.errors import ConfigError
 from recipes.launch.adapter_checks import check_adapters
@@ -53,3 +54,34 @@ def test_what_verl_would_read_at_one_end_is_refused(changes, key):
     with pytest.raises(ConfigError) as refused:
         check_adapters(tree(**changes))
     assert refused.value.key == key
+
+
+def test_a_critic_whose_head_gets_no_adapter_is_refused():
+    own = {"critic.model.lora_rank": 8, "critic.model.target_modules": ["q_proj", "v_proj"]}
+    with pytest.raises(ConfigError, match="stay random") as refused:
+        check_adapters(tree(**own))
+    assert refused.value.key == "critic.model.target_modules"
+    check_adapters(tree(**own | {"critic.model.target_modules": ["q_proj", "score"]}))
+    check_adapters(tree(**own | {"critic.model.target_modules": "all-linear"}))
+
+
+@pytest.mark.parametrize(
+    ("targets", "tied", "says"),
+    [
+        (["q_proj", "v_proj"], True, None),
+        (["q_proj", "c_attn"], False, "c_attn, and no module"),
+        (["q_proj", "lm_head"], True, "one tensor for head and embedding"),
+        (["embed_tokens"], True, "one tensor for head and embedding"),
+        (["q_proj", "lm_head"], False, None),
+    ],
+)
+def test_targets_are_modules_of_the_model_and_no_tied_head(tmp_path, targets, tied, says):
+    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=50)
+    LlamaConfig(tie_word_embeddings=tied, **sizes).save_pretrained(tmp_path)
+    config = tree(**{f"{MODEL}.path": str(tmp_path), f"{MODEL}.target_modules": targets})
+    if says is None:
+        check_adapters(config)
+        return
+    with pytest.raises(ConfigError, match=says) as refused:
+        check_adapters(config)
+    assert refused.value.key == f"{MODEL}.target_modules"

@@ -1,9 +1,11 @@
 """Refusals of a composed config that are quick to see alone; test_start.py holds the command line."""
 
+import os
+
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.errors import ConfigError
+from recipes.errors import ConfigError, EnvironmentProblem
 from recipes.launch import checks
 
 FUNCTION = "def compute_score(**arguments):\n    return 1.0\n"
@@ -53,3 +55,20 @@ def test_a_reward_function_is_loaded_once_under_its_limits_before_ray_starts(
 def test_what_the_default_limits_leave_holds_the_libraries_of_cuda(tmp_path):
     (tmp_path / "reward.py").write_text(f"import mmap\nheld = mmap.mmap(-1, 3 << 30)\n{FUNCTION}")
     checks.check_group_stage(reward_config(tmp_path / "reward.py"))
+
+
+def test_wandb_is_asked_for_what_it_would_refuse_when_all_models_are_loaded(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    trainer = OmegaConf.create({"logger": ["console", "wandb"], "project_name": "mine"})
+    with pytest.raises(EnvironmentProblem, match="wandb has no key"):
+        checks.check_wandb(trainer)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    checks.check_wandb(trainer)
+    with pytest.raises(ConfigError) as refused:
+        checks.check_wandb(OmegaConf.merge(trainer, {"project_name": "team/mine"}))
+    assert refused.value.key == "trainer.project_name"
+    checks.check_wandb(OmegaConf.create({"logger": "console", "project_name": "team/mine"}))
+    with pytest.raises(ConfigError, match="null"):
+        checks.check_loggers(None)

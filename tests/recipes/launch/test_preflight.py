@@ -1,11 +1,12 @@
 """What is refused about files before Ray starts."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from recipes.errors import ConfigError, DataError, MissingFileError
@@ -133,3 +134,55 @@ def test_a_model_that_reads_ids_as_other_words_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="'a' is id 2 there and 1 here") as refused:
         preflight.check_vocabulary(model("other", ["b", "a"]), policy, "critic.model.path")
     assert refused.value.key == "critic.model.path"
+
+
+TEMPLATE = "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
+NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role here') }}{% endif %}" + TEMPLATE
+
+
+@pytest.fixture
+def prompts(tmp_path, monkeypatch):
+    """Check data of these rows with a tokenizer of this template, as SPPO or another recipe's dataset reads them."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+    def check(rows, template=TEMPLATE, batch=2, limit=8, **more):
+        words = {word: number for number, word in enumerate(["<unk>", "user", "system", "1", "+", "?"])}
+        backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+        tokenizer.chat_template = template
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        tokenizer.save_pretrained(tmp_path / "model")
+        (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
+        file = parquet(tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet", rows)
+        data = {"train_files": file, "val_files": file, "train_batch_size": batch, "max_prompt_length": limit}
+        data |= {"filter_overlong_prompts": True, "return_raw_chat": True, "prompt_key": "prompt", "shuffle": True}
+        model = {"model": {"path": str(tmp_path / "model")}}
+        preflight.check_prompts(OmegaConf.create({"data": data | more, "actor_rollout_ref": model}))
+
+    return check
+
+
+def row(*contents, role="user"):
+    return ROW | {"prompt": [{"role": role, "content": content} for content in contents]}
+
+
+def test_rows_that_verl_would_drop_are_counted_before_the_start(prompts):
+    prompts([row("1 + 1 ?")] * 3)
+    with pytest.raises(DataError, match="each of the first 3 rows: longer than data.max_prompt_length=8"):
+        prompts([row("1 + " * 20)] * 3)
+    with pytest.raises(DataError, match=r"keeps 1 rows \(it leaves out 2: longer .*, and a step takes 2"):
+        prompts([row("1 + 1 ?"), row("1 + " * 20), row("1 + " * 21)])
+    with pytest.raises(DataError, match="keeps 3 rows, and a step takes 4"):
+        prompts([row("1 + 1 ?")] * 3, batch=4)
+    with pytest.raises(DataError, match="first 2 rows: no system role here"):
+        prompts([row("1 + 1 ?", role="system")] * 2, NO_SYSTEM)
+    with pytest.raises(DataError, match="first 2 rows: .*chat_template"):
+        prompts([row("1 + 1 ?")] * 2, None)
+
+
+def test_a_base_model_keeps_its_rows_where_the_method_writes_plain_text(prompts):
+    own = {"custom_cls": {"path": "pkg://recipes.step_ppo.rl_dataset", "name": "PromptDataset"}}
+    prompts([row("1 + 1 ?")] * 2, None, **own)
+    with pytest.raises(DataError, match="each of the first 2 rows"):
+        prompts([row("1 + " * 20)] * 2, None, **own)

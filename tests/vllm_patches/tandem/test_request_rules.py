@@ -197,3 +197,10 @@ def test_an_id_beyond_the_vocabulary_is_refused_wherever_it_stands(models, ids):
     """It has no row in the embedding or the logits, and would end the engine for every client."""
     with pytest.raises(ValueError, match=r"holds token id (512|600), and the (senior|junior)'s vocabulary ends at 511"):
         rules(models).check(request(None, **ids))
+
+
+def test_a_section_in_other_letters_is_no_silent_default(models):
+    wrong = request(None)
+    wrong.sampling_params.extra_args = {"Tandem": {"prob_senior": 0.9}}
+    with pytest.raises(ValueError, match="'Tandem', and the settings of a request stand under 'tandem'"):
+        rules(models).check(wrong)
