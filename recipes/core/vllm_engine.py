@@ -23,7 +23,14 @@ class VllmEngine:
         EnvironmentProblem: vLLM cannot load the model.
     """
 
-    def __init__(self, model: str, options: Mapping[str, Any] | None = None, *, window: int = 1024):
+    def __init__(
+        self,
+        model: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        window: int = 1024,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ):
         from vllm import LLM
         from vllm.platforms import current_platform
 
@@ -40,6 +47,7 @@ class VllmEngine:
         self.tokenizer = self.llm.get_tokenizer()
         self.model_length: int = self.llm.llm_engine.model_config.max_model_len
         self._window, self._sent = window, 0
+        self._template_kwargs = dict(template_kwargs or {})
 
     def generate(self, requests: Iterable[Request], sampling: Sampling, on_done: OnDone) -> None:
         """Answer every request, in the order in which they finish.
@@ -97,10 +105,10 @@ class VllmEngine:
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         if messages := request.messages:
-            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)[
-                "input_ids"
-            ]
-            return {"prompt_token_ids": ids}
+            rendered = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=True, **self._template_kwargs
+            )
+            return {"prompt_token_ids": rendered["input_ids"]}
         if isinstance(request.prompt, str):
             return {"prompt": request.prompt}
         return {"prompt_token_ids": list(request.prompt)}

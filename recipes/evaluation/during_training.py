@@ -36,13 +36,16 @@ def split(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return [item.replace(f"{BLOCK}.", "", 1) for item in own], [item for item in overrides if item not in own]
 
 
-def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = None) -> dict[str, Any]:
+def read_block(
+    arguments: Sequence[str], max_tokens: int, junior: str | None = None, thinking: bool | None = None
+) -> dict[str, Any]:
     """The block `evaluation` of a run's config: how often, and the arguments of the evaluation.
 
     Args:
         arguments: overrides without their prefix; `every` is the number of steps between evaluations.
         max_tokens: response limit where the arguments set none.
         junior: value of `partner.model` where readings are asked for without one.
+        thinking: whether the run's prompts ask for thoughts; None leaves it to the template.
 
     Raises:
         ConfigError: no or a bad `every`, what training decides, or what the evaluation itself refuses.
@@ -78,6 +81,8 @@ def read_block(arguments: Sequence[str], max_tokens: int, junior: str | None = N
             f"'{{endpoint: http://host:port/v1, model: NAME, tokenizer: PATH}}', or nothing where the engines hold it",
             f"{BLOCK}.partner.model",
         )
+    if thinking is not None and "prompt.thinking" not in keys:
+        others.append(f"prompt.thinking={str(bool(thinking)).lower()}")
     if _settings(others).sampling.max_tokens is None:
         others.append(f"sampling.max_tokens={max_tokens}")
     target = f"{PolicyEvaluation.__module__}.{PolicyEvaluation.__name__}"
@@ -107,8 +112,9 @@ def add(config: Any, arguments: Sequence[str]) -> None:
 
     from recipes.core import compat
 
+    thinking = (config.data.get("apply_chat_template_kwargs") or {}).get("enable_thinking")
     with open_dict(config):
-        config[BLOCK] = read_block(arguments, config.data.max_response_length, junior_of(config))
+        config[BLOCK] = read_block(arguments, config.data.max_response_length, junior_of(config), thinking)
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     lora = model.get("lora") or {}
     adapter = (lora.get("rank") or model.get("lora_rank") or 0) > 0 and not lora.get("merge")

@@ -135,10 +135,10 @@ def warm_up(
         if update % UPDATES_BETWEEN_CHECKS and not last:
             continue
         if schedule.updates and not last:
-            print(f"supervised start: update {update} of {schedule.updates}, loss {float(loss):.3f}", flush=True)
+            print(f"supervised start: update {update} of {schedule.updates}, loss {loss.item():.3f}", flush=True)
             continue
-        accuracy = measure(PROBE_SIZE)
-        if accuracy.graded >= 0.75 * lowest or last:
+        accuracy = measure(2 * PROBE_SIZE if last else PROBE_SIZE)
+        if accuracy.graded >= 0.75 * lowest and not last:
             accuracy = measure(None)
         on_check(update, accuracy)
         if accuracy.graded < lowest and not last:

@@ -102,7 +102,10 @@ def measure_agreement(options: argparse.Namespace, rows: Sequence[dict]) -> list
         )
         for place, text in enumerate(texts)
     )
-    VllmEngine(options.model).generate(requests, Sampling(n, max_tokens=options.max_tokens), vote)
+    template = {"enable_thinking": False} if options.no_thinking else {}
+    VllmEngine(options.model, template_kwargs=template).generate(
+        requests, Sampling(n, max_tokens=options.max_tokens), vote
+    )
     return [
         {"idx": row["idx"], "question": row[options.question], "agreement": agreement[str(place)]}
         for place, row in enumerate(rows)
@@ -113,7 +116,11 @@ def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -
     """Agreement by `idx`: from `--agreement`, from an earlier call's cache, or measured with `--model` and cached."""
     path = options.agreement or cache
     measured = {name: getattr(options, name) for name in ("model", "answers", "max_tokens", "answer_template", "seed")}
-    measured |= {"raw_prompt": options.raw_prompt, "weights": files.model_digest(options.model)}
+    measured |= {
+        "raw_prompt": options.raw_prompt,
+        "no_thinking": options.no_thinking,
+        "weights": files.model_digest(options.model),
+    }
     record = cache.with_suffix(".settings.json")
     if not options.agreement and not cache.is_file():
         if options.model is None:
@@ -200,6 +207,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--answer-template", help="what is asked, with {question} in it (default: of convention=default)"
     )
+    parser.add_argument("--no-thinking", action="store_true", help="enable_thinking=false for the chat template")
     parser.add_argument("--raw-prompt", action="store_true", help="the bare question, as convention=reference")
     options = parser.parse_args(arguments)
     if options.answer_template is None:

@@ -39,6 +39,14 @@ def test_the_response_limit_is_that_of_training_unless_set():
     assert block["arguments"] == ["benchmarks=[gsm8k]", "sampling.max_tokens=7"]
 
 
+def test_thoughts_are_asked_for_as_in_training_unless_set():
+    asked = ["every=5", "benchmarks=[gsm8k]", "sampling.max_tokens=7"]
+    block = during_training.read_block(asked, 32, thinking=False)
+    assert "prompt.thinking=false" in block["arguments"]
+    block = during_training.read_block([*asked, "prompt.thinking=true"], 32, thinking=False)
+    assert "prompt.thinking=false" not in block["arguments"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
