@@ -77,20 +77,39 @@ def expand_home(config: DictConfig) -> None:
             OmegaConf.update(config, key, [os.path.expanduser(item) for item in value])
 
 
+def local_tokenizer(path: str) -> Any:
+    """The tokenizer of a model that is here; None where it is not, or cannot be loaded, which verl will say."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def check_rendering(tokenizer: Any, messages: list[dict[str, str]], what: str) -> None:
+    """Refuse messages that a chat template does not take, as a system role; verl would meet it at the first prompt.
+
+    Raises:
+        ConfigError: with the template's own words.
+    """
+    try:
+        tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    except Exception as error:  # jinja's
+        roles = ", ".join(message["role"] for message in messages)
+        raise ConfigError(f"{what}: the chat template takes no messages of {roles}: {error}") from error
+
+
 def check_vocabulary(path: str, policy: str, key: str) -> None:
     """Refuse a model that would read the policy's token ids as other words; models that are not here are left out.
 
     Raises:
         ConfigError: the vocabularies differ; with a token that does.
     """
-    from transformers import AutoTokenizer
-
-    if path == policy or not all((Path(one) / "config.json").is_file() for one in (path, policy)):
+    tokenizers = [local_tokenizer(one) for one in (path, policy)] if path != policy else [None]
+    if None in tokenizers:
         return
-    try:
-        own, theirs = (AutoTokenizer.from_pretrained(one).get_vocab() for one in (path, policy))
-    except (OSError, ValueError):
-        return
+    own, theirs = (tokenizer.get_vocab() for tokenizer in tokenizers)
     if differing := own.items() ^ theirs.items():
         token = min(differing)[0]
         raise ConfigError(
@@ -207,11 +226,7 @@ def check_prompts(config: DictConfig) -> None:
     Raises:
         DataError: the files cannot be read together, hold fewer rows than a step takes, or no row is kept; with why.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path, local_files_only=True)
-    except (OSError, ValueError, KeyError, AttributeError):
+    if (tokenizer := local_tokenizer(config.actor_rollout_ref.model.path)) is None:
         return
     for key, least in (("train_files", config.data.train_batch_size), ("val_files", 1)):
         files = data_files(config.data[key])

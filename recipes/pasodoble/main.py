@@ -82,12 +82,18 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
         tokenizers[name] = AutoTokenizer.from_pretrained(path, trust_remote_code=model.get("trust_remote_code", False))
         if not model.get("custom_chat_template"):
             require_chat_template(tokenizers[name])
+            role = settings.prompts.for_solver("1 + 1?") if name == "actor_rollout_ref" else _proposal(settings)
+            preflight.check_rendering(tokenizers[name], role, f"pasodoble.prompts at {path}")
     if settings.use_knowledge:
         try:
             check_knowledge(settings.knowledge, tokenizers["proposer.actor_rollout_ref"])
         except FileNotFoundError as error:
             raise MissingFileError(f"pasodoble.knowledge.path: {error}") from error
     preflight.check_golds(preflight.data_files(config.data.val_files), "data.val_files")
+
+
+def _proposal(settings: GameSettings) -> list[dict[str, str]]:
+    return settings.prompts.for_proposer("1 + 1 = 2." if settings.use_knowledge else None)
 
 
 def proposer_devices(config: DictConfig) -> int:

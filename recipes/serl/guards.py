@@ -8,8 +8,9 @@ from recipes.core.rows import read_rows
 from recipes.core.settings import require, require_off
 from recipes.core.split_resources import check_resources
 from recipes.errors import ConfigError
+from recipes.launch.preflight import check_rendering, local_tokenizer
 from recipes.serl.estimators import NAMES
-from recipes.serl.instructions import load_template
+from recipes.serl.instructions import compose_messages, load_template
 from recipes.serl.settings import SerlSettings
 
 ESTIMATORS = (*NAMES, "reinforce_plus_plus", "rloo", "grpo")
@@ -29,7 +30,7 @@ def check_serl_config(config: DictConfig) -> None:
     _check_estimator(config)
     _check_sizes(config, settings)
     if settings.variant == "self_instruct":
-        _check_self_instruction(settings)
+        _check_self_instruction(settings, config.actor_rollout_ref.model.path)
 
 
 def _check_trainer(config: DictConfig) -> None:
@@ -98,7 +99,7 @@ def _check_sizes(config: DictConfig, settings: SerlSettings) -> None:
         )
 
 
-def _check_self_instruction(settings: SerlSettings) -> None:
+def _check_self_instruction(settings: SerlSettings, model: str) -> None:
     instructions = settings.instructions
     seeds = read_rows(str(settings.seeds), settings.question_key)
     if len(seeds) < instructions.few_shot_generation:
@@ -107,4 +108,6 @@ def _check_self_instruction(settings: SerlSettings) -> None:
             f"serl.instructions.few_shot_generation={instructions.few_shot_generation}: add seeds or lower it",
             "serl.instructions.few_shot_generation",
         )
-    load_template(instructions.prompt_file)
+    template = load_template(instructions.prompt_file)
+    if (tokenizer := local_tokenizer(model)) is not None and tokenizer.chat_template:
+        check_rendering(tokenizer, compose_messages(["1 + 1?"], template), "serl.instructions.prompt_file")

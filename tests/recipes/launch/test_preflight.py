@@ -186,3 +186,14 @@ def test_a_base_model_keeps_its_rows_where_the_method_writes_plain_text(prompts)
     prompts([row("1 + 1 ?")] * 2, None, **own)
     with pytest.raises(DataError, match="each of the first 2 rows"):
         prompts([row("1 + " * 20)] * 2, None, **own)
+
+
+def test_a_template_that_refuses_a_role_is_told_at_the_start():
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")))
+    tokenizer.chat_template = NO_SYSTEM
+    user = {"role": "user", "content": "1 + 1?"}
+    preflight.check_rendering(tokenizer, [user], "prompts")
+    with pytest.raises(
+        ConfigError, match="prompts: the chat template takes no messages of system, user: no system role"
+    ):
+        preflight.check_rendering(tokenizer, [{"role": "system", "content": "Be brief."}, user], "prompts")
