@@ -6,6 +6,7 @@ faster.
 
 import os
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,9 +20,9 @@ DTYPES = (
     "critic.fsdp.mixed_precision.param_dtype",
     "reward.reward_model.rollout.dtype",
 )
-"""Keys that the CPU layer sets to ``auto``. Master weights, gradients and moments stay in float32."""
-BYTES = {"bfloat16": 2, "float32": 4}
-KV_BYTES = 64 * MIB, 1024 * MIB
+"""What is computed in; master weights, gradients and moments stay in float32."""
+KV_BYTES = 1024 * MIB
+"""The most that an engine's keys and values get by themselves."""
 # A waiting thread looks 20,000 times (some microseconds), then sleeps: 285 tokens a second, 245 without looking.
 WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
 # glibc gives every large tensor back to the system and faults it in again: a third of a training pass.
@@ -52,8 +53,8 @@ def bfloat16_is_faster(least: float = 1.3) -> bool:
     return seconds(torch.float32) > least * seconds(torch.bfloat16)
 
 
-def fit_cpu(config: Any, device: str) -> None:
-    """Fill in what the CPU layer leaves to the machine and the model; what the user has set stays.
+def fit_cpu(config: Any, device: str, overrides: Sequence[str] = ()) -> None:
+    """Fit the CPU layer to the machine and the model; what stands in `overrides` stays.
 
     Polls faster than verl's 2 s for finished rollouts, and lets a vLLM engine of one rank be one process: its worker
     would be another one that imports all of vLLM.
@@ -64,31 +65,35 @@ def fit_cpu(config: Any, device: str) -> None:
 
     if device != "cpu":
         return
+    typed = {item.lstrip("+~").partition("=")[0] for item in overrides}
     sampler = config.trainer.v1.sampler.custom_sampler
     if sampler.path is None:
         sampler.path, sampler.name = "pkg://recipes.core.replay_buffer", "FastPollingReplayBuffer"
     shape = shape_of(config.actor_rollout_ref.model.path)
     real = shape is None or shape.parameters >= SMALL
-    dtype = "bfloat16" if real and bfloat16_is_faster() else "float32"
-    for key in DTYPES:
-        if OmegaConf.select(config, key) == "auto":
-            OmegaConf.update(config, key, dtype)
-    _fit_engine(config.actor_rollout_ref.rollout, shape)
-    _fit_engine(config.reward.reward_model.rollout, shape_of(config.reward.reward_model.model_path))
+    if real and bfloat16_is_faster():
+        for key in set(DTYPES) - typed:
+            OmegaConf.update(config, key, "bfloat16")
+    served = config.reward.reward_model
+    _fit_engine(config.actor_rollout_ref.rollout, shape, "actor_rollout_ref.rollout", typed)
+    _fit_engine(served.rollout, shape_of(served.model_path), "reward.reward_model.rollout", typed)
     if shape is not None:
         # A tensor is sent whole, in float32; the embedding is the largest.
         sync = config.actor_rollout_ref.rollout.checkpoint_engine
         largest = -(-4 * shape.embedding // MIB) + 1
         sync.update_weights_bucket_megabytes = max(sync.update_weights_bucket_megabytes, largest)
     if real:
+        for key in {f"{model}.use_remove_padding" for model in ("actor_rollout_ref.model", "critic.model")} - typed:
+            # Rows of a micro-batch in one, each under a mask of its own: no time goes into padding.
+            OmegaConf.update(config, key, True)
         for optim in (config.actor_rollout_ref.actor.optim, config.critic.optim):
             if optim.optimizer == "AdamW" and optim.override_optimizer_config is None:
                 optim.override_optimizer_config = {"fused": True}
     set_environment(real)
 
 
-def _fit_engine(rollout: Any, shape: Any) -> None:
-    """One process for one rank, and a cache of keys and values for all sequences at once, within `KV_BYTES`."""
+def _fit_engine(rollout: Any, shape: Any, key: str, typed: set[str]) -> None:
+    """One process for one rank, and keys and values for all sequences at once, within `KV_BYTES`."""
     from omegaconf import open_dict
 
     engine = rollout.engine_kwargs.get("vllm")
@@ -97,13 +102,12 @@ def _fit_engine(rollout: Any, shape: Any) -> None:
     with open_dict(rollout):
         if rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size == 1:
             engine.setdefault("distributed_executor_backend", "uni")
-        if engine.get("kv_cache_memory_bytes") == "auto":
-            least, most = KV_BYTES
-            needed = most
-            if shape is not None:
-                token = 2 * shape.num_hidden_layers * shape.kv_heads * shape.head_dim * BYTES.get(rollout.dtype, 4)
-                needed = (rollout.max_num_seqs or 1) * (rollout.max_model_len or 1024) * token
-            engine.kv_cache_memory_bytes = max(least, min(most, needed))
+        given = engine.get("kv_cache_memory_bytes")
+        if shape is not None and given and f"{key}.engine_kwargs.vllm.kv_cache_memory_bytes" not in typed:
+            size = 2 if rollout.dtype == "bfloat16" else 4
+            token = 2 * shape.num_hidden_layers * shape.kv_heads * shape.head_dim * size
+            needed = (rollout.max_num_seqs or 1) * (rollout.max_model_len or 1024) * token
+            engine.kv_cache_memory_bytes = max(given, min(KV_BYTES, needed))
 
 
 def set_environment(real: bool) -> None:

@@ -133,7 +133,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     refuse_unknown_additions(overrides, defaults, recipe.blocks)
     checks.check_kinds(config, defaults)
     preflight.expand_home(config)
-    cpu.fit_cpu(config, device)
+    cpu.fit_cpu(config, device, overrides)
     _check_method(recipe, config)
     checks.check_platform(config, device)
     checks.keep_reward_model_awake(config)
