@@ -62,9 +62,13 @@ _USERS_CODE = ("reward.custom_reward_function", "data.custom_cls", "trainer.v1.s
 
 def check_users_code(config) -> None:
     """Refuse a reward function, a dataset or a sampler that cannot be imported."""
-    from omegaconf import OmegaConf
+    from omegaconf import OmegaConf, open_dict
     from verl.utils.import_utils import load_extern_object
 
+    function = OmegaConf.select(config, "reward.custom_reward_function")
+    if function and function.get("reward_kwargs", {}) is None:
+        with open_dict(function):
+            function.reward_kwargs = {}  # verl makes a dict of it when the reward workers start
     for node in _USERS_CODE:
         path, name = (OmegaConf.select(config, f"{node}.{key}") for key in ("path", "name"))
         if not path:

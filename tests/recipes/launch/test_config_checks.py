@@ -72,3 +72,13 @@ def test_wandb_is_asked_for_what_it_would_refuse_when_all_models_are_loaded(monk
     checks.check_wandb(OmegaConf.create({"logger": "console", "project_name": "team/mine"}))
     with pytest.raises(ConfigError, match="null"):
         checks.check_loggers(None)
+
+
+def test_no_arguments_for_a_reward_function_are_none(tmp_path):
+    """A scale cannot take a key away, so it sets null, of which verl's worker makes no dict."""
+    (tmp_path / "reward.py").write_text(FUNCTION)
+    config = reward_config(tmp_path / "reward.py")
+    config.reward.custom_reward_function.reward_kwargs = None
+    OmegaConf.set_struct(config, True)
+    checks.check_users_code(config)
+    assert config.reward.custom_reward_function.reward_kwargs == {}
