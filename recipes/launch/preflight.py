@@ -1,7 +1,5 @@
 """Look at every file a run will need before Ray starts: model folder, parquet files, output folder."""
 
-import contextlib
-import io
 import json
 import os
 import tempfile
@@ -15,8 +13,6 @@ from recipes.launch.composition import flatten
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
-ROWS = 256
-"""Rows of a data file that are looked at as verl would read them."""
 REMOTE_PREFIXES = ("hdfs://", "s3://", "gs://")
 
 
@@ -218,58 +214,6 @@ def check_golds(files: list[str], key: str) -> None:
             before += batch.num_rows
 
 
-def check_prompts(config: DictConfig) -> None:
-    """Let verl's own dataset read the first rows with the model's tokenizer, where both are here.
-
-    It drops a row that it cannot render or that is too long, and a run without rows fails when all models are loaded.
-
-    Raises:
-        DataError: the files cannot be read together, hold fewer rows than a step takes, or no row is kept; with why.
-    """
-    if (tokenizer := local_tokenizer(config.actor_rollout_ref.model.path)) is None:
-        return
-    for key, least in (("train_files", config.data.train_batch_size), ("val_files", 1)):
-        files = data_files(config.data[key])
-        if any(file.startswith(REMOTE_PREFIXES) for file in files):
-            continue
-        looked, kept, why = _kept_rows(config.data, files, tokenizer, f"data.{key}")
-        if not kept:
-            raise DataError(f"data.{key}: verl leaves out each of the first {looked} rows: {why}")
-        # A file of more rows than were looked at may have the others further on.
-        if kept < least and looked < ROWS:
-            left_out = f" (it leaves out {looked - kept}: {why})" if kept < looked else ""
-            raise DataError(f"data.{key}: verl keeps {kept} rows{left_out}, and a step takes {least}")
-
-
-def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> tuple[int, int, str]:
-    """How many of the first rows there are, how many verl keeps, and why it would leave one out."""
-    import datasets
-    from verl.utils.dataset.rl_dataset import get_dataset_class
-
-    def read(**changes: Any) -> Any:
-        settings = OmegaConf.merge(data, {"filter_overlong_prompts_workers": 1, "shuffle": False}, changes)
-        reader = get_dataset_class(settings)
-        return reader(data_files=files, tokenizer=tokenizer, processor=None, config=settings, max_samples=ROWS)
-
-    datasets.disable_progress_bars()
-    try:
-        # verl prints a traceback for each row that it leaves out.
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            every, kept = read(filter_overlong_prompts=False), read()
-            prompt = every[0]["raw_prompt"]
-    except Exception as error:  # whatever pyarrow, datasets or verl raises says what is wrong with the files
-        told = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataError(f"{key}: verl's dataset cannot read {', '.join(files)}: {told}") from error
-    finally:
-        datasets.enable_progress_bars()
-    why = f"longer than data.max_prompt_length={data.max_prompt_length} tokens"
-    try:
-        tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
-    except Exception as error:  # jinja's, or transformers' where there is no template
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-    return len(every), len(kept), why
-
-
 def check_writable(directory: str, key: str) -> None:
     """Refuse an output folder that cannot be written before the first checkpoint finds out."""
     path = Path(directory).expanduser()
@@ -293,5 +237,4 @@ def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:
     hint = "; the recipe's README names the command that prepares it"
     check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, hint=hint)
     check_data(data_files(config.data.val_files), "data.val_files", prompt_key=prompt_key, hint=hint)
-    check_prompts(config)
     check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")

@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
-from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, worker_checks
+from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, prompt_checks, worker_checks
 from recipes.launch.published_names import here
 from recipes.plugin import Row
 
@@ -146,6 +146,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
         _describe(config, defaults, device)
     memory.check_memory(config, device, show=dry_run)
     preflight.check_run(config, offline_is_fatal=not dry_run)
+    prompt_checks.check_prompts(config)
     if metrics := _metrics_file(config):
         preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")
     worker_checks.check_workers(config, recipe.mini_batches(config))

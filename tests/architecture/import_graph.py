@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 # The modules of a recipe that stand on verl, Ray or vLLM; all others at its root are pure.
-IMPURE = {"__init__", "main", "verl_plugin", "trainer", "agent_loop", "reward_manager", "sft_dataset"}
+IMPURE = {"__init__", "main", "verl_plugin", "trainer", "agent_loop", "reward_manager", "sft_dataset", "rl_dataset"}
 IMPURE |= {"replica", "server_adapter", "run", "generation", "advantages", "two_players", "roles", "proposer"}
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from recipes.errors import ConfigError, DataError, MissingFileError
-from recipes.launch import preflight
+from recipes.launch import preflight, prompt_checks
 
 ROW = {
     "data_source": "toy",
@@ -111,13 +111,13 @@ def test_an_unset_model_is_told():
 
 
 def test_the_home_folder_is_written_out_for_everybody(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     config = OmegaConf.create(
         {"data": {"train_files": ["~/a.parquet", "/b.parquet"]}, "trainer": {"default_local_dir": "~/runs", "n": 1}}
     )
     preflight.expand_home(config)
-    assert config.data.train_files == ["/home/me/a.parquet", "/b.parquet"]
-    assert config.trainer == {"default_local_dir": "/home/me/runs", "n": 1}
+    assert config.data.train_files == ["/users/me/a.parquet", "/b.parquet"]
+    assert config.trainer == {"default_local_dir": "/users/me/runs", "n": 1}
 
 
 def test_a_model_that_reads_ids_as_other_words_is_refused(tmp_path):
@@ -158,7 +158,7 @@ def prompts(tmp_path, monkeypatch):
         data = {"train_files": file, "val_files": file, "train_batch_size": batch, "max_prompt_length": limit}
         data |= {"filter_overlong_prompts": True, "return_raw_chat": True, "prompt_key": "prompt", "shuffle": True}
         model = {"model": {"path": str(tmp_path / "model")}}
-        preflight.check_prompts(OmegaConf.create({"data": data | more, "actor_rollout_ref": model}))
+        prompt_checks.check_prompts(OmegaConf.create({"data": data | more, "actor_rollout_ref": model}))
 
     return check
 

@@ -1,0 +1,65 @@
+"""Let verl's own dataset read the first rows of a run's files, before Ray starts."""
+
+import contextlib
+import io
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipes.errors import DataError
+from recipes.launch.preflight import REMOTE_PREFIXES, data_files, local_tokenizer
+
+ROWS = 256
+"""Rows of a data file that are looked at."""
+
+
+def check_prompts(config: DictConfig) -> None:
+    """Let verl's own dataset read the first rows with the model's tokenizer, where both are here.
+
+    It drops a row that it cannot render or that is too long, and a run without rows fails when all models are loaded.
+
+    Raises:
+        DataError: the files cannot be read together, hold fewer rows than a step takes, or no row is kept; with why.
+    """
+    if (tokenizer := local_tokenizer(config.actor_rollout_ref.model.path)) is None:
+        return
+    for key, least in (("train_files", config.data.train_batch_size), ("val_files", 1)):
+        files = data_files(config.data[key])
+        if any(file.startswith(REMOTE_PREFIXES) for file in files):
+            continue
+        looked, kept, why = _kept_rows(config.data, files, tokenizer, f"data.{key}")
+        if not kept:
+            raise DataError(f"data.{key}: verl leaves out each of the first {looked} rows: {why}")
+        # A file of more rows than were looked at may have the others further on.
+        if kept < least and looked < ROWS:
+            left_out = f" (it leaves out {looked - kept}: {why})" if kept < looked else ""
+            raise DataError(f"data.{key}: verl keeps {kept} rows{left_out}, and a step takes {least}")
+
+
+def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> tuple[int, int, str]:
+    """How many of the first rows there are, how many verl keeps, and why it would leave one out."""
+    import datasets
+    from verl.utils.dataset.rl_dataset import get_dataset_class
+
+    def read(**changes: Any) -> Any:
+        settings = OmegaConf.merge(data, {"filter_overlong_prompts_workers": 1, "shuffle": False}, changes)
+        reader = get_dataset_class(settings)
+        return reader(data_files=files, tokenizer=tokenizer, processor=None, config=settings, max_samples=ROWS)
+
+    datasets.disable_progress_bars()
+    try:
+        # verl prints a traceback for each row that it leaves out.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            every, kept = read(filter_overlong_prompts=False), read()
+            prompt = every[0]["raw_prompt"]
+    except Exception as error:  # whatever pyarrow, datasets or verl raises says what is wrong with the files
+        told = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{key}: verl's dataset cannot read {', '.join(files)}: {told}") from error
+    finally:
+        datasets.enable_progress_bars()
+    why = f"longer than data.max_prompt_length={data.max_prompt_length} tokens"
+    try:
+        tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
+    except Exception as error:  # jinja's, or transformers' where there is no template
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+    return len(every), len(kept), why
