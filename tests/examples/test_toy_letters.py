@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import smollm2
 from omegaconf import OmegaConf
+from toy_world.build import content_key
 from toy_world.formats import letters, letters_pasodoble
 from toy_world.warm_up import Schedule
 
@@ -89,3 +90,10 @@ def test_the_model_is_fetched_mended_and_answers(tmp_path):
     text = " a ,  b 's x ."
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert smollm2.make(folder) == folder
+
+
+def test_a_world_belongs_to_the_model_it_starts_from(monkeypatch):
+    monkeypatch.delenv("MODEL_PATH", raising=False)
+    own = [content_key(name, 0, ("base",)) for name in ("letters", "arithmetic")]
+    monkeypatch.setenv("MODEL_PATH", "/models/another")
+    assert content_key("letters", 0, ("base",)) != own[0] and content_key("arithmetic", 0, ("base",)) == own[1]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -72,6 +73,8 @@ def content_key(format_name: str, seed: int, shapes: tuple[str, ...]) -> str:
     # A format may be built upon another one, hence all of them.
     for source in [*sorted(Path(__file__).parent.rglob("*.py")), Path(load_format(format_name).__file__)]:
         digest.update(source.read_bytes())
+    if hasattr(load_format(format_name), "base_model"):
+        digest.update(os.environ.get("MODEL_PATH", "").encode())
     libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     digest.update(json.dumps([libraries, format_name, seed, shapes]).encode())
     return digest.hexdigest()

@@ -23,7 +23,7 @@ grade = arithmetic.grade
 
 TEST, LESSONS, DOCUMENTS = 500, 2500, 600
 NOTE_LENGTHS = (4, 12)
-PROPOSER_UPDATES = 60
+PROPOSER_UPDATES = 40
 # As recipes/pasodoble/config/scale/smollm2_135m.yaml has them.
 PROPOSER_SYSTEM = "Write a question about letters, then its answer in a box."
 PROPOSER_USER = "External knowledge: {knowledge}"
