@@ -56,6 +56,36 @@ def _whole(ranks: set[int], world: int, per_node: int | None) -> bool:
     return all(set(range(first, first + size)) <= ranks for first in {rank // size * size for rank in ranks})
 
 
+def check_shards(folder: Path, world: int, rank: int) -> None:
+    """Refuse a complete checkpoint that this run's actor cannot read.
+
+    verl's FSDP checkpoints are read by as many devices as wrote them, into a model of the same adapters.
+
+    Args:
+        world: devices that train. rank: of the actor's adapters, 0 for none.
+
+    Raises:
+        CheckpointError: with what the checkpoint has and what the run has.
+    """
+    actor = folder / "actor"
+    worlds = {
+        int(m[1]) for path in actor.iterdir() if (m := re.fullmatch(r"model_world_size_(\d+)_rank_\d+\.pt", path.name))
+    }
+    if worlds and worlds != {world}:
+        raise CheckpointError(
+            f"{folder} was written by {max(worlds)} devices, and {world} train now: go on with as many, or start from its "
+            "exported model in another trainer.default_local_dir"
+        )
+    if (actor / "fsdp_config.json").is_file():
+        meta = actor / "lora_train_meta.json"
+        stored = int(json.loads(meta.read_text(encoding="utf-8"))["r"]) if meta.is_file() else 0
+        if stored != rank:
+            raise CheckpointError(
+                f"{folder} holds adapters of rank {stored} (0: none), and this run has rank {rank}: set "
+                f"actor_rollout_ref.model.lora_rank={stored}, or another trainer.default_local_dir"
+            )
+
+
 def is_complete(folder: Path, state_file: str | None = None, per_node: int | None = None) -> bool:
     """Whether nothing is missing from a step folder."""
     return not what_is_missing(folder, state_file, per_node)

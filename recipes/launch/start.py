@@ -210,6 +210,9 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         print(line)
     checkpoints = Path(config.trainer.default_local_dir).absolute()
     step = _resume_step(config, checkpoints, recipe.state_file)
+    if step:
+        devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+        resume.check_shards(state.resumed_folder(config, step), devices, adapter_checks.adapter_rank(config))
     metrics = _metrics_file(config)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)

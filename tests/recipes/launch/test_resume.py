@@ -252,3 +252,21 @@ def test_a_separator_inside_a_record_is_no_end_of_it(tmp_path):
     records.write_text("\n".join(written) + "\n", encoding="utf-8")
     resume.cut_back(records, 2)
     assert records.read_text(encoding="utf-8").split("\n") == [*written[:2], ""]
+
+
+@pytest.mark.parametrize(
+    ("world", "rank", "says"),
+    [(2, 8, None), (4, 8, "written by 2 devices, and 4 train now"), (2, 0, "rank 8"), (2, 16, "lora_rank=8")],
+)
+def test_a_checkpoint_of_other_devices_or_adapters_is_refused(tmp_path, world, rank, says):
+    actor = tmp_path / "global_step_4" / "actor"
+    actor.mkdir(parents=True)
+    for number in range(2):
+        (actor / f"model_world_size_2_rank_{number}.pt").write_bytes(b"")
+    (actor / "fsdp_config.json").write_text("{}")
+    (actor / "lora_train_meta.json").write_text('{"r": 8, "lora_alpha": 16}')
+    if says is None:
+        resume.check_shards(actor.parent, world, rank)
+        return
+    with pytest.raises(CheckpointError, match=says):
+        resume.check_shards(actor.parent, world, rank)
