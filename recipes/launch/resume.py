@@ -73,8 +73,8 @@ def check_shards(folder: Path, world: int, rank: int) -> None:
     }
     if worlds and worlds != {world}:
         raise CheckpointError(
-            f"{folder} was written by {max(worlds)} devices, and {world} train now: go on with as many, or start from its "
-            "exported model in another trainer.default_local_dir"
+            f"{folder} was written by {max(worlds)} devices, and {world} train now: go on with as many, or start from "
+            "its exported model in another trainer.default_local_dir"
         )
     if (actor / "fsdp_config.json").is_file():
         meta = actor / "lora_train_meta.json"
