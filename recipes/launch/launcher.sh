@@ -1,7 +1,13 @@
 # Sourced by the launchers run_*.sh. `launch RECIPE ARGUMENT...` starts a recipe with these arguments and a setting for each
 # of the variables below that is set. Every default stands in the recipe's yaml, so that `bash run_X.sh` and
-# `python -m recipes.NAME.main` with the same choices are the same run. WANDB_API_KEY and WANDB_ENTITY are read by wandb.
+# `python -m recipes.NAME.main` with the same choices are the same run. WANDB_API_KEY and WANDB_ENTITY are read by wandb, from
+# scratch/wandb_secrets.env, too; with a key the run logs there unless LOGGER says otherwise.
 set -euo pipefail
+[[ ! -f scratch/wandb_secrets.env ]] || source scratch/wandb_secrets.env
+[[ -z "${WANDB_API_KEY:-}" ]] || { export WANDB_API_KEY; LOGGER="${LOGGER:-console,wandb}"; }
+
+# A path in quotes of Hydra's, which a space needs; a list as it is.
+quoted() { if [[ "$1" == \[* ]]; then printf '%s' "$1"; else printf "'%s'" "$1"; fi; }
 
 launch() {
   local recipe=$1
@@ -11,8 +17,8 @@ launch() {
   local folder='outputs/checkpoints/${trainer.project_name}/${trainer.experiment_name}'
   exec python3 -m "recipes.${recipe}.main" "$@" \
     ${MODEL_PATH:+"${model}.path='${MODEL_PATH}'"} \
-    ${TRAIN_FILES:+data.train_files="${TRAIN_FILES}"} \
-    ${VAL_FILES:+data.val_files="${VAL_FILES}"} \
+    ${TRAIN_FILES:+data.train_files="$(quoted "${TRAIN_FILES}")"} \
+    ${VAL_FILES:+data.val_files="$(quoted "${VAL_FILES}")"} \
     ${NGPUS:+trainer.n_gpus_per_node="${NGPUS}"} \
     ${NNODES:+trainer.nnodes="${NNODES}"} \
     ${ROLLOUT:+"${rollout}.name=${ROLLOUT}"} \

@@ -79,7 +79,7 @@ def launcher_arguments(script, tmp_path, *arguments, **environment):
 KNOBS = {
     "MODEL_PATH": "/models/some model",
     "TRAIN_FILES": "[/data/a.parquet,/data/b.parquet]",
-    "VAL_FILES": "/data/test.parquet",
+    "VAL_FILES": "/data/the test.parquet",
     "ROLLOUT": "sglang",
     "TP": "2",
     "GPU_MEMORY_UTILIZATION": "0.4",
@@ -103,9 +103,17 @@ def test_a_launcher_hands_over_its_knobs_as_keys_that_exist(tmp_path):
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     assert config.actor_rollout_ref.model.path == "/models/some model"
     assert list(config.data.train_files) == ["/data/a.parquet", "/data/b.parquet"]
+    assert config.data.val_files == "/data/the test.parquet"
     assert (rollout.name, rollout.tensor_model_parallel_size, rollout.gpu_memory_utilization) == ("sglang", 2, 0.4)
     assert actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu == 8192
     assert actor.fsdp_config.param_offload and actor.fsdp_config.optimizer_offload
     assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
     assert list(config.trainer.logger) == ["console", "wandb"]
     assert (config.trainer.project_name, config.trainer.experiment_name) == ("project", "experiment")
+
+
+def test_a_launcher_logs_to_wandb_where_there_is_a_key(tmp_path):
+    found = launcher_arguments(ROOM / "run_qwen3_4b.sh", tmp_path, WANDB_API_KEY="key")
+    assert "trainer.logger=[console,wandb]" in found
+    found = launcher_arguments(ROOM / "run_qwen3_4b.sh", tmp_path, WANDB_API_KEY="key", LOGGER="console")
+    assert "trainer.logger=[console]" in found
