@@ -115,8 +115,15 @@ def _print(vllm_config: VllmConfig, sentence: str) -> None:
 
 
 def memory_of(model: nn.Module) -> int:
-    """Bytes of a model's parameters and buffers."""
-    return sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    """Bytes of a model's parameters and buffers, those included that vLLM's CPU backend has packed away."""
+    held = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    for layer in model.modules():
+        sizes = (getattr(layer, "input_size_per_partition", 0), getattr(layer, "output_size_per_partition", 0))
+        weight = getattr(layer, "weight", None)
+        # A packed layer keeps an empty weight, and its own copy behind a function.
+        if all(sizes) and isinstance(weight, torch.Tensor) and weight.numel() == 0:
+            held += sizes[0] * sizes[1] * layer.params_dtype.itemsize
+    return held
 
 
 class HostCopy:

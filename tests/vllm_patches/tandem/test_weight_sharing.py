@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from vllm_patches.tandem.config import TandemConfig
 from vllm_patches.tandem.weight_sharing import Senior, decide, is_same_model
@@ -76,3 +77,13 @@ def test_a_hub_id_is_the_folder_that_the_cache_has_for_it(tmp_path, monkeypatch)
     assert is_same_model("hub/base", None, str(snapshot), None)
     assert not is_same_model("hub/base", "other", str(snapshot), None)
     assert not is_same_model("hub/else", None, str(snapshot), None)
+
+
+def test_memory_counts_the_weights_that_the_cpu_backend_has_packed_away():
+    """It leaves an empty parameter, and a start that said 110 MiB took 513."""
+    from vllm_patches.tandem.junior import memory_of
+
+    plain, packed = torch.nn.Linear(6, 4, bias=False), torch.nn.Linear(6, 4, bias=False)
+    packed.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    packed.input_size_per_partition, packed.output_size_per_partition, packed.params_dtype = 6, 4, torch.float32
+    assert memory_of(torch.nn.Sequential(plain, packed)) == 2 * 6 * 4 * 4
