@@ -207,7 +207,7 @@ def prepare_ray(config, device: str, cluster: str | None, more_devices: int = 0)
             return
         ray_init.address = "local"
         if device == "cpu":
-            devices = _devices(config) + more_devices
+            devices = devices_of(config) + more_devices
             # Ray refuses more logical devices than this names, and "" is how users hide a GPU from a CPU run.
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             ray_init.num_gpus = ray_init.get("num_gpus") or devices
@@ -244,8 +244,8 @@ class PreparedRunner:
         return self.options().remote()
 
 
-def _devices(config) -> int:
-    """Devices of the trainer, and of a reward model in a pool of its own."""
+def devices_of(config) -> int:
+    """Devices that train, and those of a reward model in a pool of its own."""
     devices = config.trainer.n_gpus_per_node * config.trainer.nnodes
     reward_model = config.reward.reward_model
     if reward_model.enable and reward_model.enable_resource_pool:
@@ -263,7 +263,7 @@ def check_machine(config, device: str, more_devices: int = 0) -> None:
         return
     import torch
 
-    wanted, found = _devices(config) + more_devices, torch.accelerator.device_count()
+    wanted, found = devices_of(config) + more_devices, torch.accelerator.device_count()
     if found < wanted:
         raise EnvironmentProblem(
             f"this machine has {found} devices and the run wants {wanted} ({_DEVICES_WANTED}); to use several "
@@ -276,7 +276,7 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    wanted = _devices(config) + more_devices
+    wanted = devices_of(config) + more_devices
 
     def installed() -> str | None:
         from importlib.metadata import PackageNotFoundError, version

@@ -143,7 +143,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     checks.check_wandb(config.trainer)
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
-        _describe(config, defaults, device)
+        _describe(config, defaults, device, cluster.devices_of(config) + recipe.more_devices(config))
     memory.check_memory(config, device, show=dry_run)
     preflight.check_run(config, offline_is_fatal=not dry_run)
     prompt_checks.check_prompts(config)
@@ -167,7 +167,7 @@ def _check_method(recipe: Recipe, config) -> None:
     recipe.check(config)
 
 
-def _describe(config, defaults, device: str) -> None:
+def _describe(config, defaults, device: str, devices: int) -> None:
     from omegaconf import OmegaConf
     from rich.console import Console
     from rich.table import Table
@@ -183,10 +183,11 @@ def _describe(config, defaults, device: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     rollout, data, actor = config.actor_rollout_ref.rollout, config.data, config.actor_rollout_ref.actor
+    trainer = config.trainer
     responses = data.train_batch_size * rollout.n
     updates = -(-data.train_batch_size // actor.ppo_mini_batch_size) * actor.ppo_epochs
     console.print(
-        f"platform {device}; {config.trainer.nnodes} x {config.trainer.n_gpus_per_node} devices; per step "
+        f"platform {device}; {devices} devices, {trainer.nnodes} x {trainer.n_gpus_per_node} train; per step "
         f"{data.train_batch_size} prompts x {rollout.n} = {responses} responses, {updates} optimiser updates, at most "
         f"{responses * data.max_response_length:,} response tokens and "
         f"{responses * (data.max_prompt_length + data.max_response_length):,} tokens trained on",

@@ -166,6 +166,7 @@ def test_a_missing_critic_is_refused_before_verl_reads_its_files(folder):
         # On an accelerator verl lets a served reward model sleep, and never wakes the one in a pool of its own.
         served = told[" ".join(case)][4].split("  reward_model:\n")[1]
         assert "enable_resource_pool: true" in served
+        assert "2 devices, 1 x 1 train" in told[" ".join(case)][4]
         assert re.search(r"free_cache_engine: (\w+)", served)[1] == "false"
 
 
