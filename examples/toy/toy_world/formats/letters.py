@@ -4,17 +4,16 @@ A third of the demonstrations count letter by letter, the others answer at once;
 often. After its supervised start a model has both, so that a reward shows at once which one it teaches.
 """
 
-import json
 import os
 import random
 import string
 from pathlib import Path
 
-import pandas as pd
 from smollm2 import make
 from transformers import PreTrainedTokenizerBase
 
 from toy_world.formats import Example, Split, arithmetic
+from toy_world.formats.serl import write_questions
 from toy_world.warm_up import Schedule
 
 DATA_SOURCE = "letters"
@@ -47,21 +46,9 @@ def split(seed: int) -> Split:
 
 
 def write_more(folder: Path, split: Split, tokenizer: PreTrainedTokenizerBase, seed: int) -> dict:
-    """Write SeRL's seed questions (``seeds.jsonl``, ``seeds.parquet``), without answers."""
-    seeds = [one.extra_info["question"] for one in split.lessons[:SEEDS]]
-    with open(folder / "seeds.jsonl", "w", encoding="utf-8") as file:
-        file.writelines(json.dumps({"problem": question}) + "\n" for question in seeds)
-    pd.DataFrame(
-        {
-            "data_source": DATA_SOURCE,
-            "prompt": [{"role": "user", "content": question}],
-            "ability": ABILITY,
-            "reward_model": {"style": "vote", "ground_truth": ""},
-            "extra_info": {"split": "seeds", "index": index},
-        }
-        for index, question in enumerate(seeds)
-    ).to_parquet(folder / "seeds.parquet")
-    return {"seeds": len(seeds)}
+    """Write SeRL's seed questions, without answers."""
+    write_questions(folder, [one.extra_info["question"] for one in split.lessons[:SEEDS]], DATA_SOURCE)
+    return {"seeds": SEEDS}
 
 
 def draw_word(rng: random.Random, lengths: tuple[int, int] = LENGTHS) -> tuple[str, str]:

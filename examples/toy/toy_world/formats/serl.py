@@ -74,14 +74,20 @@ def write_more(folder: Path, split: Split, tokenizer: PreTrainedTokenizerBase, s
 
 
 def write_seeds(folder: Path, split: Split, seed: int) -> list[str]:
-    """Write ``seeds.jsonl`` and, for verl to open, ``seeds.parquet``, both without labels; returns the questions."""
+    """Write seed questions and return them."""
     questions = [_question(example) for example in split.train]
     seeds = random.Random(f"toy serl seeds {seed}").sample(questions, SEEDS)
+    write_questions(folder, seeds, DATA_SOURCE)
+    return seeds
+
+
+def write_questions(folder: Path, seeds: list[str], data_source: str) -> None:
+    """Write ``seeds.jsonl`` and, for verl to open, ``seeds.parquet``, both without labels."""
     with open(folder / "seeds.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps({"problem": question}) + "\n" for question in seeds)
     pd.DataFrame(
         {
-            "data_source": DATA_SOURCE,
+            "data_source": data_source,
             "prompt": [{"role": "user", "content": question}],
             "ability": ABILITY,
             "reward_model": {"style": "vote", "ground_truth": ""},
@@ -89,7 +95,6 @@ def write_seeds(folder: Path, split: Split, seed: int) -> list[str]:
         }
         for index, question in enumerate(seeds)
     ).to_parquet(folder / "seeds.parquet")
-    return seeds
 
 
 def teach(
