@@ -41,8 +41,11 @@ def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> 
     import datasets
     from verl.utils.dataset.rl_dataset import get_dataset_class
 
+    # Resolved while it still hangs in the whole config, of which its values may be taken.
+    resolved = OmegaConf.to_container(data, resolve=True)
+
     def read(**changes: Any) -> Any:
-        settings = OmegaConf.merge(data, {"filter_overlong_prompts_workers": 1, "shuffle": False}, changes)
+        settings = OmegaConf.merge(resolved, {"filter_overlong_prompts_workers": 1, "shuffle": False}, changes)
         reader = get_dataset_class(settings)
         return reader(data_files=files, tokenizer=tokenizer, processor=None, config=settings, max_samples=ROWS)
 

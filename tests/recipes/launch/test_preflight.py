@@ -155,10 +155,10 @@ def prompts(tmp_path, monkeypatch):
         tokenizer.save_pretrained(tmp_path / "model")
         (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
         file = parquet(tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet", rows)
-        data = {"train_files": file, "val_files": file, "train_batch_size": batch, "max_prompt_length": limit}
+        data = {"train_files": file, "val_files": file, "train_batch_size": batch, "max_prompt_length": "${limit}"}
         data |= {"filter_overlong_prompts": True, "return_raw_chat": True, "prompt_key": "prompt", "shuffle": True}
         model = {"model": {"path": str(tmp_path / "model")}}
-        prompt_checks.check_prompts(OmegaConf.create({"data": data | more, "actor_rollout_ref": model}))
+        prompt_checks.check_prompts(OmegaConf.create({"data": data | more, "actor_rollout_ref": model, "limit": limit}))
 
     return check
 
