@@ -56,13 +56,13 @@ def _whole(ranks: set[int], world: int, per_node: int | None) -> bool:
     return all(set(range(first, first + size)) <= ranks for first in {rank // size * size for rank in ranks})
 
 
-def check_shards(folder: Path, world: int, rank: int) -> None:
+def check_shards(folder: Path, world: int, rank: int | None) -> None:
     """Refuse a complete checkpoint that this run's actor cannot read.
 
     verl's FSDP checkpoints are read by as many devices as wrote them, into a model of the same adapters.
 
     Args:
-        world: devices that train. rank: of the actor's adapters, 0 for none.
+        world: devices that train. rank: of the actor's adapters, 0 for none; None leaves them to a folder of adapters.
 
     Raises:
         CheckpointError: with what the checkpoint has and what the run has.
@@ -76,7 +76,7 @@ def check_shards(folder: Path, world: int, rank: int) -> None:
             f"{folder} was written by {max(worlds)} devices, and {world} train now: go on with as many, or start from "
             "its exported model in another trainer.default_local_dir"
         )
-    if (actor / "fsdp_config.json").is_file():
+    if rank is not None and (actor / "fsdp_config.json").is_file():
         meta = actor / "lora_train_meta.json"
         stored = int(json.loads(meta.read_text(encoding="utf-8"))["r"]) if meta.is_file() else 0
         if stored != rank:

@@ -213,7 +213,9 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     step = _resume_step(config, checkpoints, recipe.state_file)
     if step:
         devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        resume.check_shards(state.resumed_folder(config, step), devices, adapter_checks.adapter_rank(config))
+        started = config.actor_rollout_ref.model.get("lora_adapter_path")
+        rank = None if started else adapter_checks.adapter_rank(config)
+        resume.check_shards(state.resumed_folder(config, step), devices, rank)
     metrics = _metrics_file(config)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)

@@ -256,7 +256,13 @@ def test_a_separator_inside_a_record_is_no_end_of_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("world", "rank", "says"),
-    [(2, 8, None), (4, 8, "written by 2 devices, and 4 train now"), (2, 0, "rank 8"), (2, 16, "lora_rank=8")],
+    [
+        (2, 8, None),
+        (2, None, None),
+        (4, 8, "written by 2 devices, and 4 train now"),
+        (2, 0, "rank 8"),
+        (2, 16, "lora_rank=8"),
+    ],
 )
 def test_a_checkpoint_of_other_devices_or_adapters_is_refused(tmp_path, world, rank, says):
     actor = tmp_path / "global_step_4" / "actor"
