@@ -105,12 +105,13 @@ def check_vocabulary(path: str, policy: str, key: str) -> None:
     tokenizers = [local_tokenizer(one) for one in (path, policy)] if path != policy else [None]
     if None in tokenizers:
         return
-    own, theirs = (tokenizer.get_vocab() for tokenizer in tokenizers)
-    if differing := own.items() ^ theirs.items():
-        token = min(differing)[0]
+    # A token that one of them alone has, as a pad token, is no other word.
+    own, theirs = ({number: token for token, number in one.get_vocab().items()} for one in tokenizers)
+    if differing := [number for number in own.keys() & theirs.keys() if own[number] != theirs[number]]:
+        number = min(differing)
         raise ConfigError(
             f"{key}={path} has another vocabulary than the policy ({policy}), whose token ids it would read as other "
-            f"words: {token!r} is id {own.get(token)} there and {theirs.get(token)} here",
+            f"words: id {number} is {own[number]!r} there and {theirs[number]!r} here",
             key,
         )
 

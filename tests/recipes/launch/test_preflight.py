@@ -131,7 +131,8 @@ def test_a_model_that_reads_ids_as_other_words_is_refused(tmp_path):
     policy = model("policy", ["a", "b"])
     preflight.check_vocabulary(model("same", ["a", "b"]), policy, "critic.model.path")
     preflight.check_vocabulary("owner/not-here", policy, "critic.model.path")
-    with pytest.raises(ConfigError, match="'a' is id 2 there and 1 here") as refused:
+    preflight.check_vocabulary(model("with-pad", ["a", "b", "<pad>"]), policy, "critic.model.path")
+    with pytest.raises(ConfigError, match="id 1 is 'b' there and 'a' here") as refused:
         preflight.check_vocabulary(model("other", ["b", "a"]), policy, "critic.model.path")
     assert refused.value.key == "critic.model.path"
 
