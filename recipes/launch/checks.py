@@ -45,6 +45,11 @@ def check_platform(config, device: str) -> None:
         raise ConfigError(f"{rollout}.name=sglang does not run on a CPU: leave it out", f"{rollout}.name")
 
 
+def check_one_turn(config) -> None:
+    """Refuse verl's multi-turn rollouts: the recipes' agent loops write one response to a prompt."""
+    require_off(config, "actor_rollout_ref.rollout.multi_turn.enable", why="the recipes write one turn")
+
+
 def keep_reward_model_awake(config) -> None:
     """Let a reward model in a pool of its own keep its memory.
 

@@ -136,6 +136,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     cpu.fit_cpu(config, device, overrides)
     _check_method(recipe, config)
     checks.check_platform(config, device)
+    checks.check_one_turn(config)
     checks.keep_reward_model_awake(config)
     checks.fall_back_to_sdpa(config, device)
     adapter_checks.check_adapters(config)

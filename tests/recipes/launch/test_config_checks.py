@@ -82,3 +82,12 @@ def test_no_arguments_for_a_reward_function_are_none(tmp_path):
     OmegaConf.set_struct(config, True)
     checks.check_users_code(config)
     assert config.reward.custom_reward_function.reward_kwargs == {}
+
+
+def test_several_turns_are_refused(composed):
+    config = composed("sppo", "scale=toy")
+    checks.check_one_turn(config)
+    config.actor_rollout_ref.rollout.multi_turn.enable = True
+    with pytest.raises(ConfigError) as refused:
+        checks.check_one_turn(config)
+    assert refused.value.key == "actor_rollout_ref.rollout.multi_turn.enable"
