@@ -86,8 +86,12 @@ def _check_targets(model: Any, key: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        names = {name.rpartition(".")[2] for name, _ in AutoModelForCausalLM.from_config(config).named_modules()}
+    try:
+        with torch.device("meta"):
+            skeleton = AutoModelForCausalLM.from_config(config)
+    except ValueError:  # no causal language model that transformers knows without the model's own code
+        return
+    names = {name.rpartition(".")[2] for name, _ in skeleton.named_modules()}
     if unknown := [target for target in targets if target.rpartition(".")[2] not in names]:
         raise ConfigError(f"{key} names {', '.join(unknown)}, and no module of {model.path} is called so", key)
     tied = {"lm_head", "embed_tokens"} & {target.rpartition(".")[2] for target in targets}

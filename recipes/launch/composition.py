@@ -15,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from recipes.errors import ConfigError
-from recipes.launch.published_names import here
+from recipes.launch.published_names import our_name
 
 VERL_CONFIG = "pkg://verl.trainer.config"
 SHARED_CONFIGS = ("pkg://recipes.core.config", "pkg://recipes.core.config")
@@ -61,7 +61,7 @@ def _refusal(error: Exception, known: Iterable[str]) -> ConfigError:
         key = missing.group(1)
         if cause is not None and "not in struct" not in str(cause) and "is not in" not in str(cause):
             return ConfigError(f"{key}: {_first_line(cause)}", key)
-        if published := here(key):
+        if published := our_name(key):
             return ConfigError(f"unknown key {key!r}: here it is {published}", key)
         near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -138,7 +138,7 @@ def refuse_unknown_additions(overrides: Sequence[str], defaults: DictConfig, own
         names = _field_names(defaults, parent)
         if leaf in names:
             continue
-        if published := here(key):
+        if published := our_name(key):
             raise ConfigError(f"unknown key {key!r}: here it is {published}", key)
         near = difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)
         hint = f"; did you mean {parent}.{near[0]}?" if near else ""

@@ -37,6 +37,6 @@ PUBLISHED = {
 }
 
 
-def here(key: str) -> str | None:
+def our_name(key: str) -> str | None:
     """What a published key or flag is called here; None for one that is not published."""
     return PUBLISHED.get(key.lstrip("-+").partition("=")[0].rpartition(".")[2])

@@ -20,7 +20,7 @@ from typing import Any
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
 from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, prompt_checks, worker_checks
-from recipes.launch.published_names import here
+from recipes.launch.published_names import our_name
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -113,7 +113,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
 def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, str, str | None]:
     """The composed config after every check, the device it is for, and the address of the cluster to join."""
     flags = [item for item in overrides if item.startswith("-")]
-    if flags and (published := here(flags[0])):
+    if flags and (published := our_name(flags[0])):
         raise ConfigError(f"unknown option {flags[0]}: here it is {published}", flags[0])
     if flags:
         raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
@@ -214,8 +214,8 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     step = _resume_step(config, checkpoints, recipe.state_file)
     if step:
         devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        started = config.actor_rollout_ref.model.get("lora_adapter_path")
-        rank = None if started else adapter_checks.adapter_rank(config)
+        adapter_folder = config.actor_rollout_ref.model.get("lora_adapter_path")
+        rank = None if adapter_folder else adapter_checks.adapter_rank(config)
         resume.check_shards(state.resumed_folder(config, step), devices, rank)
     metrics = _metrics_file(config)
     if metrics is not None:

@@ -82,8 +82,8 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
         tokenizers[name] = AutoTokenizer.from_pretrained(path, trust_remote_code=model.get("trust_remote_code", False))
         if not model.get("custom_chat_template"):
             require_chat_template(tokenizers[name])
-            role = settings.prompts.for_solver("1 + 1?") if name == "actor_rollout_ref" else _proposal(settings)
-            preflight.check_rendering(tokenizers[name], role, f"pasodoble.prompts at {path}")
+            messages = settings.prompts.for_solver("1 + 1?") if tree is config else _proposal(settings)
+            preflight.check_rendering(tokenizers[name], messages, f"pasodoble.prompts at {path}")
     if settings.use_knowledge:
         try:
             check_knowledge(settings.knowledge, tokenizers["proposer.actor_rollout_ref"])

@@ -144,7 +144,8 @@ class RoleTrainer:
     def texts(self, batch: KVBatchMeta) -> list[str]:
         """Decode the responses without special tokens, but with the marks of thinking where they are such."""
         tokenizer, responses = self.tokenizer, data_plane.read(batch, "responses")["responses"]
-        hidden = set(tokenizer.all_special_ids) - set(tokenizer.convert_tokens_to_ids(["<think>", "</think>"]))
+        special = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
+        hidden = {number for number, token in special if token not in ("<think>", "</think>")}
         return [tokenizer.decode([token for token in ids.tolist() if token not in hidden]) for ids in responses]
 
     @staticmethod

@@ -38,8 +38,11 @@ def test_missing_accelerators_are_counted_with_every_pool_before_ray_starts(aske
 def test_a_cpu_run_starts_where_the_user_has_hidden_the_gpus(monkeypatch):
     """Ray refuses num_gpus=2 beside CUDA_VISIBLE_DEVICES="", although these devices are only counted."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    asked = OmegaConf.merge(config(), OmegaConf.create({"ray_kwargs": {"ray_init": {}}}))
+    asked = OmegaConf.merge(
+        config(), OmegaConf.create({"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"SEED": 1}}}}})
+    )
     cluster.prepare_ray(asked, "cpu", None)
+    assert asked.ray_kwargs.ray_init.runtime_env.env_vars.SEED == "1"
     assert asked.ray_kwargs.ray_init.num_gpus == 2
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 

@@ -182,6 +182,12 @@ def test_rows_that_verl_would_drop_are_counted_before_the_start(prompts):
         prompts([row("1 + 1 ?")] * 2, None)
 
 
+def test_files_that_cannot_be_read_together_are_told(prompts, tmp_path):
+    files = [parquet(tmp_path / f"{n}.parquet", [row("1") | {"extra_info": {"index": n}}]) for n in (0, "b")]
+    with pytest.raises(DataError, match="verl's dataset cannot read"):
+        prompts([row("1 + 1 ?")] * 2, train_files=files)
+
+
 def test_a_base_model_keeps_its_rows_where_the_method_writes_plain_text(prompts):
     own = {"custom_cls": {"path": "pkg://recipes.step_ppo.rl_dataset", "name": "PromptDataset"}}
     prompts([row("1 + 1 ?")] * 2, None, **own)

@@ -4,13 +4,16 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from recipes.core import data_plane
 from recipes.pasodoble.roles import (
     RoleTrainer,
     object_column,
     offset_replica_class,
     require_matching_ranks,
 )
+from recipes.pasodoble.two_players import TwoPlayerTrainer
 from recipes.pasodoble.verl_plugin import RoleReplayBuffer
 
 
@@ -93,3 +96,21 @@ def test_batches_are_padded_to_ranks_and_mini_batches(mini_batch, expected):
 def test_columns_hold_objects():
     column = object_column([[1, 2], [3, 4]])
     assert column.shape == (2,) and column[0] == [1, 2]
+
+
+def test_marks_of_thinking_that_a_user_made_special_reach_the_parser(monkeypatch):
+    tokenizer = SimpleNamespace(
+        all_special_ids=[0, 1, 2], all_special_tokens=["<unk>", "</think>", "<eos>"],
+        decode=lambda ids: " ".join(["<unk>", "</think>", "<eos>", "P"][token] for token in ids),
+    )  # fmt: skip
+    monkeypatch.setattr(data_plane, "read", lambda *_: {"responses": [torch.tensor([1, 3, 0, 2])]})
+    assert RoleTrainer.texts(SimpleNamespace(tokenizer=tokenizer), None) == ["</think> P"]
+
+
+def test_a_question_that_spells_a_control_token_is_none():
+    tokenizer = lambda text, **_: {"input_ids": [7 if word == "<eos>" else 9 for word in text.split()]}  # noqa: E731
+    tokenizer.all_special_ids = [7]
+    side = SimpleNamespace(proposer=SimpleNamespace(tokenizer=tokenizer), settings=SimpleNamespace(parser="default"))
+    text = "</think> <problem>Why {}?</problem> <answer>\\boxed{{1}}</answer>"
+    assert TwoPlayerTrainer._parse(side, text.format("not")).question == "Why not?"
+    assert TwoPlayerTrainer._parse(side, text.format("<eos> not")).question == ""
