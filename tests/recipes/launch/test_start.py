@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 # The module's cases run in one process, slowly where the machine does other work as well.
 pytestmark = pytest.mark.timeout(600)
@@ -42,6 +45,13 @@ HOOK, SAMPLER = "algorithm.group_hook", "trainer.v1.sampler.custom_sampler"
 # What is typed beside a good command, the type of the refusal, and its key: one for each check that the launcher calls.
 REFUSED = {
     ("--verbose",): ("ConfigError", ""),
+    ("--n_samples_per_prompt=8",): ("ConfigError", "--n_samples_per_prompt=8"),
+    ("actor_rollout_ref.rollout.multi_turn.enable=true",): (
+        "ConfigError",
+        "actor_rollout_ref.rollout.multi_turn.enable",
+    ),
+    ("trainer.logger=[console,wandb]", "trainer.project_name=a/b"): ("ConfigError", "trainer.project_name"),
+    ("actor_rollout_ref.model.path={folder}/words", "trainer.n_gpus_per_node=1"): ("DataError", ""),
     ("model_engine=megatron",): ("ConfigError", "model_engine"),
     ("model_engine=veomni", "actor_rollout_ref.actor.fsdp_config.param_offload=true"): ("ConfigError", "model_engine"),
     ("trainer.total_trainig_steps=3",): ("ConfigError", "trainer.total_trainig_steps"),
@@ -93,6 +103,11 @@ def folder(tmp_path_factory):
         (folder / name / "config.json").write_text(json.dumps(config))
     (folder / "model" / "tokenizer.json").write_text("{}")
     (folder / "model" / "model.safetensors").write_bytes(b"0")
+    shutil.copytree(folder / "model", folder / "words")
+    backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", chat_template="{{ messages[0]['content'] }}"
+    ).save_pretrained(folder / "words")
     pd.DataFrame([ROW] * 4).to_parquet(folder / "good.parquet")
     return folder
 
