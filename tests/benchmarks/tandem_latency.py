@@ -5,10 +5,10 @@ boundaries, so that with p = 0.5 an author writes about 4 tokens at a stretch. P
 KV block, so that blocks do not fill all at once. The ways of running a step take turns on the same engine: ``single``
 is vLLM's own model runner and scheduler on the senior, ``lock_step`` and ``lazy`` are the tandem decoder, and
 ``solo`` is the lazy mode on requests that the senior writes alone, as in validation. Time is CPU time of the process
-per engine step, over steps in which every request decodes. Each way's turn lies between two turns of ``single``; a
-row gives the median of ``single``'s median steps, and for the others the ratio to the mean of the two ``single`` turns
-around it, median over repeats: of median steps and, in brackets, of mean steps. With a smaller junior the means count,
-since at batch 1 a step is either model's.
+per engine step, on a GPU wall time, over steps in which every request decodes. Each way's turn lies between two turns
+of ``single``; a row gives the median of ``single``'s median steps, and for the others the ratio to the mean of the
+two ``single`` turns around it, median over repeats: of median steps and, in brackets, of mean steps. With a smaller
+junior the means count, since at batch 1 a step is either model's.
 
     OMP_NUM_THREADS=1 nice -n 5 python tests/benchmarks/tandem_latency.py --json latency.json --markdown latency.md
 """
@@ -102,6 +102,7 @@ class Bench:
 
     def steps(self, mode: str, prompts: list[list[int]], num_tokens: int) -> tuple[list[float], dict]:
         """CPU milliseconds of each step in which every request decodes, and what the tandem runner counted."""
+        import torch
         from vllm import SamplingParams
 
         self.use(mode)
@@ -115,15 +116,15 @@ class Bench:
                 extra_args={"tandem": {"request": self.started} | strategy},
             )
             self.engine.add_request(f"request-{self.started}", {"prompt_token_ids": prompt}, params)
-        times = []
+        times, clock = [], time.perf_counter if torch.cuda.is_available() else time.process_time
         self.runner.tandem_stats = type(self.runner.tandem_stats)()
         while self.engine.has_unfinished_requests():
             decoding = [
                 request.num_computed_tokens >= request.num_prompt_tokens for request in self.scheduler.requests.values()
             ]
-            begin = time.process_time()
+            begin = clock()
             self.engine.step()
-            elapsed = time.process_time() - begin
+            elapsed = clock() - begin
             if len(decoding) == len(prompts) and all(decoding):
                 times.append(1e3 * elapsed)
         stats = self.runner.tandem_stats

@@ -48,13 +48,13 @@ def choose_mode(
         return "lazy", f"the junior has {share:.0%} of the senior's size, too much for drafts to pay off"
     if no_drafts:
         return "lazy", no_drafts
+    if on_gpu:
+        return "lazy", "on a GPU lazy and lock-step were held against the models token by token, drafts were not"
     if batch is not None and batch > LARGEST_BATCH:
         return "lazy", (
             f"up to {batch} requests run at a time, and drafts, which multiply the tokens of a step, were measured "
             f"cheapest up to {LARGEST_BATCH}"
         )
-    if on_gpu:
-        return "speculative", "on a GPU a step costs the reading of weights, and drafts share it (estimated)"
     if share is None:
         return "lazy", "on a CPU, the models' sizes unknown, it is never far from the best"
     if share > NEARLY_EQUAL and batch is not None and batch not in BATCHES_OF_EQUALS:

@@ -29,11 +29,12 @@ class TandemWorker(StockWorker):
     def __init__(self, vllm_config, *args, **kwargs) -> None:
         guard.require("tandem")
         config = TandemConfig.from_mapping(vllm_config.additional_config.get(CONFIG_KEY, {}))
-        check_engine(config, vllm_config)
-        self._speculates = resolve_mode(config, vllm_config) == "speculative"
+        mode = resolve_mode(config, vllm_config)
+        self._speculates = mode == "speculative"
         if self._speculates:
             guard.require("speculative")
-        elif vllm_config.lora_config is not None and resolve_mode(config, vllm_config) == "lazy":
+        check_engine(config, vllm_config)
+        if vllm_config.lora_config is not None and mode == "lazy":
             guard.require("lazy_adapters")
         super().__init__(vllm_config, *args, **kwargs)
         self._junior_on_host: HostCopy | None = None

@@ -24,8 +24,8 @@ class WarmUpError(RuntimeError):
 class Schedule:
     """Rows of an update, and the learning rate after a ramp.
 
-    With ``updates`` there are so many, in bfloat16 where that is faster, and the rate falls to a tenth. Without them,
-    training ends in the band.
+    With ``updates`` there are so many, on a GPU or else in bfloat16 where that is faster, and the rate falls to a
+    tenth. Without them, training ends in the band.
     """
 
     batch: int = 32
@@ -71,7 +71,7 @@ def respond(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]], max_new_tokens: int
 ) -> tuple[list[str], list[bool]]:
     """Decode all prompts greedily in one batch; the responses, and whether each reached its end token."""
-    input_ids, attention_mask = _left_padded(prompts, tokenizer.pad_token_id)
+    input_ids, attention_mask = _left_padded(prompts, tokenizer.pad_token_id, model.device)
     model.eval()
     output = model.generate(
         input_ids=input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, do_sample=False
@@ -115,6 +115,9 @@ def warm_up(
     """
     tokens = encode(tokenizer, (example for example in train if example.response))
     rng = random.Random(f"warm-up {seed}")
+    device = "cuda" if schedule.updates and torch.cuda.is_available() else "cpu"
+    model.to(device)
+    half = bool(schedule.updates) and device == "cpu" and bfloat16_is_faster()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=schedule.learning_rate, weight_decay=0.0, betas=(0.9, 0.98), fused=bool(schedule.updates)
     )
@@ -126,7 +129,7 @@ def warm_up(
             group["lr"] = schedule.rate(update)
         optimizer.zero_grad()
         batch = next(batches)
-        with torch.autocast("cpu", torch.bfloat16, enabled=bool(schedule.updates) and bfloat16_is_faster()):
+        with torch.autocast(device, torch.bfloat16, enabled=half):
             loss = _loss(model, batch, tokenizer.pad_token_id)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -169,17 +172,19 @@ def _batches(tokens: Sequence[Tokens], schedule: Schedule, rng: random.Random) -
 
 def _loss(model: PreTrainedModel, batch: Sequence[Tokens], pad_token_id: int) -> torch.Tensor:
     """Mean cross-entropy over the response tokens, in nats."""
-    input_ids, attention_mask = _left_padded([one.prompt + one.response for one in batch], pad_token_id)
+    input_ids, attention_mask = _left_padded([one.prompt + one.response for one in batch], pad_token_id, model.device)
     longest = max(len(one.response) for one in batch)
     labels = torch.full((len(batch), longest), -100)
     for row, one in enumerate(batch):
         labels[row, longest - len(one.response) :] = torch.tensor(one.response)
     logits = model(input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=longest + 1).logits[:, :-1]
-    return cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return cross_entropy(logits.flatten(0, 1), labels.flatten().to(model.device))
 
 
-def _left_padded(rows: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _left_padded(
+    rows: Sequence[list[int]], pad_token_id: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     longest = max(len(row) for row in rows)
     input_ids = torch.tensor([[pad_token_id] * (longest - len(row)) + row for row in rows])
     attention_mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    return input_ids, attention_mask
+    return input_ids.to(device), attention_mask.to(device)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import os
 import random
 import shutil
 from functools import cache
@@ -301,8 +302,11 @@ class Engine:
             disable_log_stats=True,
         )
         options |= engine_arguments(tandem) | arguments
-        if torch.cuda.is_available() and options["dtype"] == "float32":  # which FlashAttention does not take
-            options.setdefault("attention_backend", "TRITON_ATTN")
+        if torch.cuda.is_available():
+            options.setdefault("gpu_memory_utilization", 0.02)  # others may hold memory of this GPU
+            if options["dtype"] == "float32":  # which FlashAttention does not take, and Triton rounds to tf32
+                options.setdefault("attention_backend", "TRITON_ATTN")
+                os.environ["TRITON_F32_DEFAULT"] = "ieee"
         self.llm = LLM(str(senior), **options)
 
     def run(self, jobs: list[Job], seed=None, **sampling) -> list[Written]:
