@@ -21,6 +21,7 @@ from reward_fns.errors import BudgetSpent, OptionError, ResultError, SkipError
 VERL_KEYS = ("score", "acc", "status", "reason", "pred", "seconds", "skipped")
 """The keys of `to_verl`, always all of them: verl takes the keys of a batch from its first row."""
 
+STEP_SCORES = "step_scores"  # beside them in what a function returns; a list, which verl's metrics do not take
 MAX_PRED_CHARS = 256
 MAX_REASON_CHARS = 500
 
@@ -44,9 +45,10 @@ class Score:
         pred: the answer that was judged, for logs; cut to 256 characters.
         acc: 1.0 or 0.0, right or wrong; default: whether `value` is positive.
         seconds: wall-clock seconds of the check.
+        step_scores: one finite number per reasoning step, for the recipes that train on steps.
 
     Raises:
-        ResultError: a value or acc that is not a finite number.
+        ResultError: a value, acc or step score that is not a finite number.
     """
 
     value: float
@@ -54,6 +56,7 @@ class Score:
     pred: str = ""
     acc: float | None = None
     seconds: float = 0.0
+    step_scores: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         value = _finite(self.value)
@@ -63,6 +66,11 @@ class Score:
         _set_text(self)
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "acc", acc)
+        if self.step_scores is not None:
+            steps = _all_finite(self.step_scores)
+            if steps is None:
+                raise ResultError("step_scores must be a sequence of finite numbers")
+            object.__setattr__(self, "step_scores", steps)
 
     def __bool__(self) -> bool:
         return self.value > 0
@@ -116,14 +124,24 @@ def _finite(raw: Any) -> float | None:
     return None
 
 
+def _all_finite(raw: Any) -> tuple[float, ...] | None:
+    """The finite floats of a list, a tuple or an array of one dimension, else None."""
+    try:
+        values = [_finite(one) for one in (raw.tolist() if hasattr(raw, "tolist") else raw)]
+    except Exception:
+        # A user's object may raise anything; there are no numbers here.
+        return None
+    return None if None in values else tuple(value for value in values if value is not None)
+
+
 def normalise(raw: Any) -> Result:
     """The result that a user's reward function meant. Never raises, never prints what it was given.
 
     A finite number, a bool, a numpy or torch scalar is a Score. A mapping must hold `score` (or be what `to_verl`
-    made); `reason`, `pred`, `acc` and `seconds` are taken along, other keys are dropped. None is a Skip, as in TRL. NaN
-    and infinity are a Skip too: they say that the reward code failed to compute, not that the response is wrong, and no
-    response can produce one through the functions of this package. Anything else (a string, a list, an object) is a
-    Skip that names its type.
+    made); `reason`, `pred`, `acc`, `seconds` and `step_scores` are taken along, other keys are dropped. None is a Skip,
+    as in TRL. NaN and infinity are a Skip too: they say that the reward code failed to compute, not that the response
+    is wrong, and no response can produce one through the functions of this package. Anything else (a string, a list,
+    an object) is a Skip that names its type.
     """
     if isinstance(raw, Score | Skip | Fail):
         return raw
@@ -141,7 +159,7 @@ def normalise(raw: Any) -> Result:
 
 def _from_mapping(raw: Mapping) -> Result:
     try:
-        fields = {key: raw.get(key) for key in VERL_KEYS}
+        fields = {key: raw.get(key) for key in (*VERL_KEYS, STEP_SCORES)}
     except Exception as error:
         return Skip(f"not_a_number:{type(error).__name__}")
     if isinstance(fields["status"], str) and fields["status"] in ("score", "skip", "fail"):
@@ -193,7 +211,10 @@ def _read(fields: Mapping[str, Any]) -> Result:
         value = _finite(fields["score"])
         if value is None:
             return Skip("not_finite", fields["pred"] or "", seconds)
-        return Score(value, fields["reason"] or "", fields["pred"] or "", _finite(fields["acc"]), seconds)
+        steps = fields.get(STEP_SCORES)
+        if steps is not None and (steps := _all_finite(steps)) is None:
+            return Skip("step_scores_not_finite", fields["pred"] or "", seconds)
+        return Score(value, fields["reason"] or "", fields["pred"] or "", _finite(fields["acc"]), seconds, steps)
     if status not in ("skip", "fail"):
         raise ResultError(f"unknown status {printable(status, 40)!r}: expected score, skip or fail")
     return (Skip if status == "skip" else Fail)(fields["reason"] or "", fields["pred"] or "", seconds)

@@ -1,7 +1,6 @@
-"""PPO with a critic on the small policy, or with PURE's advantages; the estimators are the recipe's."""
+"""PPO with a critic on the small policy; the estimator is the recipe's."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +11,8 @@ from transformers import LlamaModel
 from updates import clipped_surrogate
 
 from recipes.step_ppo.advantage import gae
-from recipes.step_ppo.pure import Rollout, pure_token
 
-MINI_BATCHES, GROUP = 2, 4
+MINI_BATCHES = 2
 CRITIC_RATE, LAM = 1e-3, 0.95
 
 
@@ -26,19 +24,6 @@ def step_places(written: Written, length: int) -> list[int]:
     if written.well_formed:
         return written.step_ends
     return [length - 1] if length == LIMIT else [*written.step_ends, length - 1]
-
-
-def pure_advantages(rewards: Tensor, mask: Tensor, written: Sequence[Written]) -> Tensor:
-    """(B, T) advantages of `pure_token`; consecutive rows of GROUP share a prompt."""
-    rollouts = []
-    for row, w in enumerate(written):
-        length = int(mask[row].sum())
-        scored = rewards[row, :length], step_places(w, length)
-        rollouts.append(Rollout(row // GROUP, *scored, torch.zeros(length), float(w.right)))
-    advantages = torch.zeros_like(rewards)
-    for row, found in enumerate(pure_token(rollouts, outcome_weight=0.0)):
-        advantages[row, : len(found)] = found
-    return advantages
 
 
 @torch.no_grad()
@@ -82,7 +67,7 @@ class Critic(nn.Module):
 
 @dataclass(frozen=True)
 class Learner:
-    """What is trained, each with its optimizer; the critic is not used by `pure_token`."""
+    """What is trained, each with its optimizer."""
 
     policy: nn.Module
     critic: Critic
@@ -99,24 +84,18 @@ class Learner:
         )
         return cls(policy, critic, *optimizers)
 
-    def update(
-        self, responses: Responses, written: Sequence[Written], rewards: Tensor, generator, *, pure: bool
-    ) -> None:
-        """One pass over a batch, in MINI_BATCHES parts; `pure` takes `pure_token` instead of a critic."""
-        if pure:
-            advantages, returns = pure_advantages(rewards, responses.mask, written), None
-        else:
-            with torch.no_grad():
-                values = self.critic(responses.prompts, responses.ids)
-            advantages, returns = gae(rewards, values, responses.mask, gamma=1.0, lam=LAM)
+    def update(self, responses: Responses, rewards: Tensor, generator) -> None:
+        """One pass over a batch, in MINI_BATCHES parts."""
+        with torch.no_grad():
+            values = self.critic(responses.prompts, responses.ids)
+        advantages, returns = gae(rewards, values, responses.mask, gamma=1.0, lam=LAM)
         for rows in torch.randperm(len(rewards), generator=generator).chunk(MINI_BATCHES):
             prompts, ids, mask = responses.prompts[rows], responses.ids[rows], responses.mask[rows]
             log_probs = log_probs_of(self.policy, prompts, ids)
             loss = clipped_surrogate(responses.log_probs[rows], log_probs, advantages[rows], mask)
             _descend(self.policy_optimizer, loss)
-            if returns is not None:
-                error = self.critic(prompts, ids) - returns[rows]
-                _descend(self.critic_optimizer, 0.5 * (error.square() * mask).sum() / mask.sum())
+            error = self.critic(prompts, ids) - returns[rows]
+            _descend(self.critic_optimizer, 0.5 * (error.square() * mask).sum() / mask.sum())
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -13,12 +13,12 @@ import step_ppo_kl
 import torch
 from combination_lock import ALPHABET, LIMIT, SLOTS, Habits, Lock, Question, Written, habits_of, read
 from completion_rates import StepPRM, labelled, oracle_values, prm_values, quality, train_prm
-from critic_ppo import GROUP, Learner, log_ratios, step_places
+from critic_ppo import Learner, log_ratios, step_places
 from policy import Responses, make_model, sample, warm_up
 from step_ppo_tables import Arms, arms_table, halved, mean, mean_accuracy, of_seeds, plain
 from torch import Tensor, nn
 
-from recipes.step_ppo.rewards import StepRewardConfig, malformed_rewards, token_rewards
+from recipes.step_ppo.rewards import StepRewardConfig, token_rewards
 
 LOG = record.RESULTS / "step_ppo.jsonl"
 SEEDS, DEVELOPMENT_SEED, RATES = (1, 2, 3, 4, 5), 0, (1e-4, 3e-4, 1e-3)
@@ -39,13 +39,11 @@ class Arm:
     Attributes:
         values: `oracle` for the completion rate of each state, the PRM's number of completions per state, or None.
         reward: how they become token rewards.
-        pure: whether `pure_token` gives the advantages, and not a critic.
     """
 
     label: str
     values: str | int | None
     reward: StepRewardConfig
-    pure: bool = False
 
 
 DIFFERENCE = StepRewardConfig("difference", "outcome")
@@ -55,7 +53,6 @@ ARMS = {
     "prm16_difference": Arm("PRM of 16, `difference`, outcome last", 16, DIFFERENCE),
     "prm2_difference": Arm("PRM of 2, `difference`, outcome last", 2, DIFFERENCE),
     "sum": Arm("oracle, `sum`", "oracle", StepRewardConfig("sum")),
-    "pure_token": Arm("oracle, `softmin`, `pure_token`", "oracle", StepRewardConfig("softmin"), pure=True),
 }
 
 
@@ -116,7 +113,7 @@ def rewards_of(arm: Arm, written: Written, length: int, values: Sequence[float] 
         return token_rewards(None, [], length, arm.reward, eos_index=length - 1, outcome=outcome)
     places = step_places(written, length)
     if length == LIMIT and not written.well_formed:
-        return malformed_rewards(length, arm.reward)
+        return [0.0] * length
     at_tokens = [0.0] * length
     for place, value in zip(places, [*values, 0.0], strict=False):
         at_tokens[place] = value
@@ -148,20 +145,18 @@ def train(setting: dict) -> Iterator[dict]:
     learner = Learner.of(begun.policy, setting["rate"])
     schedules = [
         torch.optim.lr_scheduler.LinearLR(optimizer, 1 / RATE_WARM_UP, 1.0, RATE_WARM_UP - 1)
-        for optimizer in (learner.policy_optimizer, *(() if arm.pure else (learner.critic_optimizer,)))
+        for optimizer in (learner.policy_optimizer, learner.critic_optimizer)
     ]
     generator = torch.Generator().manual_seed(setting["seed"])
     yield {"step": 0, **evaluate(learner.policy, begun.lock)}
     for step in range(1, setting["steps"] + 1):
-        copies = GROUP if arm.pure else 1
-        drawn = [begun.lock.question(generator) for _ in range(RESPONSES // copies)]
-        questions = [question for question in drawn for _ in range(copies)]
+        questions = [begun.lock.question(generator) for _ in range(RESPONSES)]
         texts = [question.text for question in questions]
         responses = sample(learner.policy, ALPHABET, texts, max_tokens=LIMIT, generator=generator)
         written = [read(question, text) for question, text in zip(questions, responses.texts, strict=True)]
         rewards = batch_rewards(arm, setting["seed"], questions, responses, written)
         ratios = log_ratios(begun.policy, responses) if kl else torch.zeros_like(rewards)
-        learner.update(responses, written, rewards - kl * ratios, generator, pure=arm.pure)
+        learner.update(responses, rewards - kl * ratios, generator)
         for schedule in schedules:
             schedule.step()
         if step % EVALUATE_EVERY == 0:
@@ -208,7 +203,7 @@ def run(workers: int) -> None:
 
 def same_rates() -> dict[str, float]:
     """The arms of the second table."""
-    return {name: SAME_RATE for name, arm in ARMS.items() if not arm.pure}
+    return dict.fromkeys(ARMS, SAME_RATE)
 
 
 def chosen_rates(logs: Sequence[tuple[dict, list[dict]]]) -> dict[str, float]:

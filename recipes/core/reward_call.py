@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 
 from reward_fns import worker_memory
-from reward_fns.result import Skip, normalise, to_verl
+from reward_fns.result import STEP_SCORES, Score, Skip, normalise, to_verl
 
 PACKAGE_PREFIX = "pkg://"
 FILE_PREFIX = "file://"
@@ -57,13 +57,15 @@ def _prepared_or_skip(path: str, name: str) -> Callable | Skip:
         )
 
 
-def call(path: str, name: str, arguments: Mapping) -> dict[str, float | str]:
-    """Run the function; its verdict under the fixed keys. What it raises is a Skip that names the exception."""
+def call(path: str, name: str, arguments: Mapping) -> dict:
+    """Run the function; its verdict under the fixed keys, and what it says of steps. What it raises is a Skip that
+    names the exception."""
     function = _prepared_or_skip(path, name)
     if isinstance(function, Skip):
         return to_verl(function)
     try:
-        return to_verl(normalise(function(**arguments)))
+        result = normalise(function(**arguments))
+        return {**to_verl(result), STEP_SCORES: result.step_scores if isinstance(result, Score) else None}
     except MemoryError:
         # The pool tells this limit, which the response ran into, from what the function raised by itself.
         raise

@@ -9,7 +9,6 @@ __all__, __getattr__ = exports(
         "rewards": ["step_rewards", "token_rewards"],
         "advantage": ["gae"],
         "pairs": ["outcome_pairs", "process_pairs"],
-        "pure": ["pure_token", "pure_rloo"],
         "labels": ["state_value", "trajectory_value"],
     },
 )

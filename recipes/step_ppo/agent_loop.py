@@ -10,15 +10,13 @@ from recipes.step_ppo.tokens import encode_prompt, prompt_of
 
 
 class StepRewardOutput(AgentLoopOutput):
-    """An output whose `rm_scores` are the token rewards that the reward manager `step_ppo` left with it, and whose
-    `step_ends` stand beside the extra infos."""
+    """An output whose `rm_scores` are the token rewards that the reward manager `step_ppo` left with it."""
 
     def as_dict(self) -> dict[str, Any]:
         output = super().as_dict()
         # Lists among the extra infos would reach verl's validation metrics, which take scalars and strings only.
         infos = output["extra_fields"].get("reward_extra_info") or {}
         rewards = infos.pop("token_rewards", None)
-        output["extra_fields"]["step_ends"] = infos.pop("step_ends", [])
         if rewards is not None and "rm_scores" in output:
             length = output["responses"].size(0)
             if len(rewards) != length:

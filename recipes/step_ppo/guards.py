@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.core.settings import require, require_off
 from recipes.errors import ConfigError
 from recipes.launch.preflight import check_vocabulary
-from recipes.step_ppo.pure import ESTIMATORS
 from recipes.step_ppo.settings import StepPPOSettings
 
 
@@ -22,7 +21,8 @@ def check_step_ppo_config(config: DictConfig) -> None:
     block: Any = OmegaConf.to_container(config.step_ppo, resolve=True)
     settings = StepPPOSettings.from_mapping(block)
     require(config, "trainer.v1.trainer_mode", "step_ppo", why="the trainer has its own advantage stage")
-    _check_advantages(config, settings)
+    require(config, "algorithm.adv_estimator", "gae", why="step-PPO estimates advantages with GAE")
+    require(config, "critic.enable", True, why="GAE needs a critic")
     require(config, "reward.reward_manager.name", "step_ppo", why="the reward manager reads the PRM")
     why = "the agent loop carries a reward for each token"
     require(config, "actor_rollout_ref.rollout.agent.default_agent_loop", "step_ppo", why=why)
@@ -37,38 +37,10 @@ def check_step_ppo_config(config: DictConfig) -> None:
         _check_critic(str(config.critic.model.path))
 
 
-def _check_advantages(config: DictConfig, settings: StepPPOSettings) -> None:
-    name = config.algorithm.adv_estimator
-    if name not in ESTIMATORS:
-        if settings.verifiable.weight:
-            raise ConfigError(
-                f"step_ppo.verifiable.weight={settings.verifiable.weight} belongs to PURE's estimators: set "
-                f"algorithm.adv_estimator={ESTIMATORS[0]}, or step_ppo.reward.last_step=outcome with GAE",
-                "step_ppo.verifiable.weight",
-            )
-        why = "step-PPO estimates advantages with GAE or by PURE"
-        require(config, "algorithm.adv_estimator", "gae", *ESTIMATORS, why=why)
-        require(config, "critic.enable", True, why="GAE needs a critic")
-        return
-    require_off(config, "critic.enable", why=f"{name} has no critic")
-    if config.actor_rollout_ref.rollout.n < 2:
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n}: {name} compares the responses to a "
-            "prompt with each other; set it to 2 or more (PURE: 4)",
-            "actor_rollout_ref.rollout.n",
-        )
-    if settings.reward.needs_outcome:
-        raise ConfigError(
-            f"{name} adds the gold answer apart from the step rewards: set step_ppo.verifiable.weight, and leave "
-            "step_ppo.reward.mode=outcome and last_step=outcome to GAE",
-            "step_ppo.reward.mode",
-        )
-
-
 def _check_prm(config: DictConfig, settings: StepPPOSettings) -> None:
     model = config.reward.reward_model
     if not settings.reward.needs_prm:
-        require_off(config, "reward.reward_model.enable", why="step_ppo.reward.mode=outcome asks no PRM")
+        require_off(config, "reward.reward_model.enable", why="step_ppo.reward asks no PRM")
         return
     if settings.prm.url:
         require_off(config, "reward.reward_model.enable", why="step_ppo.prm.url names another PRM")

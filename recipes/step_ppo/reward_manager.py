@@ -7,10 +7,9 @@ from verl import DataProto
 
 from recipes.core.reward_manager import ScoreSkipFailRewardManager
 from recipes.step_ppo.prm_client import token_probabilities
-from recipes.step_ppo.rewards import malformed_rewards, reward_places, token_rewards
+from recipes.step_ppo.rewards import reward_places, token_rewards
 from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
-from recipes.step_ppo.verifiable import keeps_answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
 from reward_fns.result import Result, Score, Skip, to_verl
@@ -20,10 +19,9 @@ class StepRewardManager(ScoreSkipFailRewardManager):
     """Scores rollouts as they end; the gold answer is checked by the configured reward function, as in every recipe.
 
     `run_single` returns the summed reward, and in `reward_extra_info` beside the keys of every recipe `token_rewards`
-    (T,), `step_ends` (where the steps' rewards stand), `verified` (whether the gold answer counts beside the PRM),
-    `n_steps` and `malformed`; `acc` is the gold answer's. A malformed rollout counts as one step with p = 0 and has its
-    reason. Where the PRM or the gold answer fails, the verdict is a Skip and the trainer takes the rollout out of the
-    update; its zeros are never trained on.
+    (T,), `n_steps` and `malformed`; `acc` is the gold answer's. A malformed rollout counts as one step with p = 0 and
+    has its reason. Where the PRM or the gold answer fails, the verdict is a Skip and the trainer takes the rollout out
+    of the update; its zeros are never trained on.
     """
 
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
@@ -34,7 +32,8 @@ class StepRewardManager(ScoreSkipFailRewardManager):
         url = prm.url or (f"http://{reward_router_address}" if reward_router_address else None)
         if self.settings.reward.needs_prm and url is None:
             raise ValueError(
-                "step rewards need a PRM: set step_ppo.prm.url, or reward.reward_model.enable=true with its own pool"
+                "step rewards need a PRM: set step_ppo.prm.url, or reward.reward_model.enable=true with its own pool; "
+                "or step_ppo.reward.values=function"
             )
         self.endpoint = None
         if self.settings.reward.needs_prm:
@@ -56,26 +55,18 @@ class StepRewardManager(ScoreSkipFailRewardManager):
             score_truncated=self.settings.score_truncated,
         )
         outcome = await self._judge(await self._arguments(item))
-        verifiable = self.settings.verifiable
-        verified = verifiable.weight > 0 and keeps_answer(prompt, verifiable.share)
-        if verified and not isinstance(outcome, Score):
-            rewards: list[float] | Result = outcome
-        else:
-            rewards = await self._rewards(prompt, response, steps, outcome)
+        rewards = await self._rewards(prompt, response, steps, outcome)
         acc, reason = (outcome.acc, outcome.reason) if isinstance(outcome, Score) else (0.0, "")
         if isinstance(rewards, list):
             verdict: Result = Score(sum(rewards), steps.malformed or reason, acc=acc)
         else:
             verdict, rewards = rewards, [0.0] * len(response)
-        places = reward_places(steps.ends, self.settings.reward, eos_index=steps.eos_index)
         return {
             "reward_score": float(sum(rewards)),
             "reward_extra_info": {
                 **to_verl(verdict),
                 "acc": acc,
                 "token_rewards": rewards,
-                "step_ends": [len(response) - 1] if steps.malformed else places,
-                "verified": float(verified),
                 "n_steps": float(len(steps.ends)),
                 "malformed": float(bool(steps.malformed)),
             },
@@ -85,11 +76,19 @@ class StepRewardManager(ScoreSkipFailRewardManager):
         self, prompt: list[int], response: list[int], steps: RolloutSteps, outcome: Result
     ) -> list[float] | Result:
         config = self.settings.reward
-        if steps.malformed == "empty" or (steps.malformed and config.needs_prm):
-            return malformed_rewards(len(response), config)
-        if config.needs_outcome and not isinstance(outcome, Score):
+        if steps.malformed == "empty" or (steps.malformed and config.mode != "outcome"):
+            return [0.0] * len(response)
+        if (config.needs_outcome or config.values == "function") and not isinstance(outcome, Score):
             return outcome
         values = None
+        if config.values == "function" and config.mode != "outcome":
+            scores = outcome.step_scores if isinstance(outcome, Score) else None
+            if scores is None or len(scores) != len(steps.ends):
+                found = "none" if scores is None else len(scores)
+                return Skip(f"step_scores: {found} for {len(steps.ends)} steps")
+            values = [0.0] * len(response)
+            for place, value in zip(reward_places(steps.ends, config, eos_index=steps.eos_index), scores, strict=True):
+                values[place] = value
         if config.needs_prm:
             values = await self._values(prompt, response)
             if isinstance(values, Skip):

@@ -5,7 +5,6 @@ the reward of token t is shifted to the action t - 1 that produced it; verl's `r
 action that produced token t.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,10 +12,8 @@ from typing import Literal
 
 from recipes.core.settings import Finite, Positive
 
-Mode = Literal["sum", "mean", "difference", "min", "product", "softmin", "outcome"]
+Mode = Literal["sum", "mean", "difference", "min", "product", "outcome"]
 LastStep = Literal["step_end", "eos", "outcome"]
-
-TEMPERATURE = 0.1
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,6 @@ class StepRewardConfig:
         `difference`  p_j - p_{j-1} with p_0 = 0; the return is the last value, so more steps earn nothing by themselves
         `min`         smallest value so far
         `product`     product of the values so far
-        `softmin`     PURE (arXiv 2504.15275): r_j = 2 p_j - 1, weighted by softmax(-r / 0.1) over the steps, then times
-                      `scale`; the return is about the worst r_j up to its step and about 0 after it
         `outcome`     no PRM: only `outcome_weight` times the gold-answer value, on the EOS token
     last_step: what the last step earns and where:
         `step_end`    as the others
@@ -38,6 +33,8 @@ class StepRewardConfig:
         `outcome`     the gold-answer value times `outcome_weight` instead of the PRM's, placed on EOS (config v3_0)
       Without an EOS token both stay at the step's end.
     scale: factor on PRM values (0.5 in v3_0). clip: largest absolute reward of one token (5.0 in the LPR code).
+    values: where the steps' values come from: the `prm`, or the `step_scores` that the reward `function` returns beside
+        its `score`, one for each step
     """
 
     mode: Mode = "sum"
@@ -45,13 +42,7 @@ class StepRewardConfig:
     scale: Finite = 1.0
     outcome_weight: Finite = 1.0
     clip: Positive = 5.0
-
-    def __post_init__(self) -> None:
-        if self.mode == "softmin" and self.last_step == "outcome":
-            raise ValueError(
-                "mode softmin weighs the steps' values against each other, and a gold answer is none of them: leave "
-                "last_step=outcome out"
-            )
+    values: Literal["prm", "function"] = "prm"
 
     @property
     def needs_outcome(self) -> bool:
@@ -61,7 +52,7 @@ class StepRewardConfig:
     @property
     def needs_prm(self) -> bool:
         """Whether the PRM is asked at all."""
-        return self.mode != "outcome"
+        return self.mode != "outcome" and self.values == "prm"
 
 
 def token_rewards(
@@ -106,14 +97,10 @@ def token_rewards(
     if not all(a < b for a, b in zip([-1, *places], [*places, length], strict=True)):
         raise ValueError(f"step ends {places} must ascend strictly within 0..{length - 1}")
     places = reward_places(places, config, eos_index=eos_index)
-    if config.mode == "softmin":
-        found = [config.scale * reward for reward in softmin([2 * values[place] - 1 for place in places])]
-    else:
-        step_values = [config.scale * values[place] for place in places]
-        if config.last_step == "outcome":
-            step_values[-1] = config.outcome_weight * (outcome or 0.0)
-        found = step_rewards(step_values, config.mode)
-    for place, reward in zip(places, found, strict=True):
+    step_values = [config.scale * values[place] for place in places]
+    if config.last_step == "outcome":
+        step_values[-1] = config.outcome_weight * (outcome or 0.0)
+    for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
         rewards[place] = _clipped(reward, config.clip)
     return rewards
 
@@ -124,17 +111,6 @@ def reward_places(step_ends: Sequence[int], config: StepRewardConfig, *, eos_ind
     if places and config.last_step != "step_end" and eos_index is not None:
         places[-1] = eos_index
     return places
-
-
-def malformed_rewards(length: int, config: StepRewardConfig) -> list[float]:
-    """(T,) rewards of a response whose steps cannot be scored: as one step with p = 0.
-
-    That is 0 everywhere, but in mode `softmin`, where p = 0 is a reward of -1.
-    """
-    rewards = [0.0] * length
-    if config.mode == "softmin" and length:
-        rewards[-1] = _clipped(-config.scale, config.clip)
-    return rewards
 
 
 def step_rewards(step_values: Sequence[float], mode: Mode) -> list[float]:
@@ -151,16 +127,6 @@ def step_rewards(step_values: Sequence[float], mode: Mode) -> list[float]:
         case "product":
             return list(accumulate(step_values, lambda a, b: a * b))
     raise ValueError(f"mode {mode!r} has no step rewards")
-
-
-def softmin(rewards: Sequence[float], temperature: float = TEMPERATURE) -> list[float]:
-    """Weigh each step's reward by exp(-r / T) / sum exp(-r / T): the worst step carries the return.
-
-    Source: PURE, openrlhf/trainer/ppo_utils/experience_maker.py.
-    """
-    lowest = min(rewards)
-    weights = [math.exp((lowest - reward) / temperature) for reward in rewards]
-    return [reward * weight / sum(weights) for reward, weight in zip(rewards, weights, strict=True)]
 
 
 def _clipped(reward: float, clip: float) -> float:

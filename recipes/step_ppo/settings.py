@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recipes.core.settings import Count, NonNegative, Positive, Share, read
+from recipes.core.settings import Count, NonNegative, Positive, read
 from recipes.errors import ConfigError
 from recipes.step_ppo.rewards import StepRewardConfig
 
@@ -34,19 +34,6 @@ class PRMSettings:
 
 
 @dataclass(frozen=True)
-class VerifiableSettings:
-    """The gold answer beside the process reward, for the estimators `pure_token` and `pure_rloo`.
-
-    Attributes:
-        weight: factor of the outcome against the mean outcome of the prompt's other responses.
-        share: prompts that keep their answer, as a share of all; the others train on the PRM alone.
-    """
-
-    weight: NonNegative = 0.0
-    share: Share = 1.0
-
-
-@dataclass(frozen=True)
 class StepPPOSettings:
     """The whole block.
 
@@ -56,7 +43,6 @@ class StepPPOSettings:
         step_style: `react`, or `lines` for maths.
         score_truncated: give step rewards to responses cut by the length limit, as the LPR code does.
         whiten_advantages: whiten them, as verl's own GAE does.
-        verifiable: how much the gold answer counts beside the PRM, and for which prompts (PURE's estimators only).
     """
 
     reward: StepRewardConfig = field(default_factory=StepRewardConfig)
@@ -64,7 +50,6 @@ class StepPPOSettings:
     step_style: Literal["react", "lines"] = "react"
     score_truncated: bool = False
     whiten_advantages: bool = False
-    verifiable: VerifiableSettings = field(default_factory=VerifiableSettings)
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any]) -> "StepPPOSettings":

@@ -85,7 +85,6 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
     "pasodoble, offline": ("pasodoble", ("variant=offline", "pasodoble.rounds_per_step=5"), ()),
     "step_ppo, outcome": ("step_ppo", ("preset=outcome", *FEWER), (*EVERY, *CRITIC, *SHARE)),
     "step_ppo, prm": ("step_ppo", ("preset=prm", *FEWER), (*STEP_PPO, *CRITIC)),
-    "step_ppo, pure": ("step_ppo", ("preset=pure", *FEWER), STEP_PPO),
 }
 
 
@@ -93,7 +92,7 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
 def test_two_steps(start, world, request, name):
     recipe, overrides, bounds = CONFIGURATIONS[name]
     environment = {"TOY_DIR": str(world(recipe)), "PYTHONPATH": os.pathsep.join([str(REPOSITORY)])}
-    if "prm" in name or "pure" in name:
+    if "prm" in name:
         environment["STEP_PPO_DIR"] = str(request.getfixturevalue("step_folder"))
     run = start(f"recipes.{recipe}.main", *TWO_STEPS, *VALIDATED, *overrides, environment=environment)
     assert run.wait() == 0, run.log[-6000:]

@@ -18,11 +18,6 @@ def composed(*overrides):
     [
         (["critic.enable=false"], "critic.enable"),
         (["algorithm.adv_estimator=grpo"], "algorithm.adv_estimator"),
-        (["preset=pure", "actor_rollout_ref.rollout.n=1"], "actor_rollout_ref.rollout.n"),
-        (["preset=pure", "critic.enable=true"], "critic.enable"),
-        (["preset=pure", "step_ppo.reward.mode=outcome"], "step_ppo.reward.mode"),
-        (["step_ppo.verifiable.weight=1"], "step_ppo.verifiable.weight"),
-        (["preset=pure", "step_ppo.verifiable.share=1.5"], "step_ppo.verifiable.share"),
         (["trainer.v1.trainer_mode=sync"], "trainer.v1.trainer_mode"),
         (["reward.reward_manager.name=naive"], "reward.reward_manager.name"),
         (

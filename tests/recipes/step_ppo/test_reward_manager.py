@@ -17,6 +17,7 @@ pytest.importorskip("verl")
 from verl import DataProto  # noqa: E402
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics  # noqa: E402
 
+from recipes.core.reward_call import load_function  # noqa: E402
 from recipes.step_ppo.agent_loop import StepRewardOutput  # noqa: E402
 from recipes.step_ppo.reward_manager import StepRewardManager  # noqa: E402
 
@@ -32,7 +33,7 @@ def tokenizer():
     return byte_level_tokenizer()
 
 
-def manager(tokenizer, url, tmp_path, verifiable=None, **reward):
+def manager(tokenizer, url, tmp_path, **reward):
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"model": {"path": str(tmp_path)}},
@@ -40,7 +41,6 @@ def manager(tokenizer, url, tmp_path, verifiable=None, **reward):
             "reward": {"reward_model": {"model_path": "prm"}},
             "step_ppo": {
                 "reward": reward,
-                "verifiable": verifiable or {},
                 "prm": {"url": url, "model": "prm", "classes": [2, 3], "timeout": 0.4, "attempts": 2, "max_wait": 0.1},
             },
         }
@@ -154,31 +154,6 @@ def test_outcome_on_eos_beside_the_prm(tokenizer, tmp_path):
     assert rewards[-1] == 1.0 and sum(r > 0 for r in rewards) == 3 and max(rewards[:-1]) <= 0.5
 
 
-@pytest.mark.parametrize(("text", "eos"), [("", True), ("\nAction 1: look up", True), (RIGHT, False)])
-def test_under_softmin_a_malformed_rollout_is_one_step_without_hope(tokenizer, tmp_path, text, eos):
-    """p = 0 is -1 there; a 0 would be worth more than any response with a doubtful step."""
-    data, _, response = rollout(tokenizer, text, eos=eos)
-    info = score(manager(tokenizer, closed_port(), tmp_path, mode="softmin"), data)["reward_extra_info"]
-    assert info["token_rewards"] == [0.0] * (len(response) - 1) + [-1.0] and info["step_ends"] == [len(response) - 1]
-
-
-def test_step_ends_go_along(tokenizer, tmp_path):
-    data, _, _ = rollout(tokenizer, RIGHT)
-    with serving() as (url, _):
-        info = score(manager(tokenizer, url, tmp_path), data)["reward_extra_info"]
-    assert info["step_ends"] == [i for i, reward in enumerate(info["token_rewards"]) if reward]
-    assert info["verified"] == 0.0
-
-
-def test_the_end_of_a_last_step_that_is_paid_on_eos_is_eos(tokenizer, tmp_path):
-    """PURE leaves the tokens with the steps' rewards out of its advantages."""
-    data, _, response = rollout(tokenizer, RIGHT)
-    with serving() as (url, _):
-        info = score(manager(tokenizer, url, tmp_path, mode="softmin", last_step="eos"), data)["reward_extra_info"]
-    assert info["step_ends"] == [i for i, reward in enumerate(info["token_rewards"]) if reward]
-    assert info["step_ends"][-1] == len(response) - 1 and info["n_steps"] == 3.0
-
-
 def test_a_served_prm_with_fewer_classes_is_a_skip_that_says_so(tokenizer, tmp_path):
     data, *_ = rollout(tokenizer, RIGHT)
     with serving() as (url, _):
@@ -191,13 +166,38 @@ def test_a_served_prm_with_fewer_classes_is_a_skip_that_says_so(tokenizer, tmp_p
     )
 
 
-def test_a_gold_answer_that_fails_is_a_skip_only_where_it_counts(tokenizer, tmp_path):
-    data, _, _ = rollout(tokenizer, RIGHT, gold="")
-    with serving() as (url, _):
-        for weight, share, skipped in ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (1.0, 1.0, 1.0)):
-            verifiable = {"weight": weight, "share": share}
-            info = score(manager(tokenizer, url, tmp_path, verifiable, mode="softmin"), data)["reward_extra_info"]
-            assert (info["skipped"], info["verified"]) == (skipped, float(weight * share > 0)), (weight, share)
+@pytest.mark.parametrize("last", ["step_end", "eos"])
+def test_a_reward_function_scores_the_steps_without_a_prm(tokenizer, tmp_path, last):
+    data, _, response = rollout(tokenizer, RIGHT)
+    one = manager(tokenizer, None, tmp_path, values="function", last_step=last)
+    one.compute_score = lambda **_: {"score": 1.0, "step_scores": [0.5, np.float32(-0.25), 1]}
+    found = score(one, data)
+    rewards = found["reward_extra_info"]["token_rewards"]
+    assert [reward for reward in rewards if reward] == [0.5, -0.25, 1.0] and found["reward_score"] == 1.25
+    assert bool(rewards[-1]) == (last == "eos") and found["reward_extra_info"]["acc"] == 1.0
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("[0.5, 1.0]", "step_scores: 2 for 3 steps"),
+        ("[0.5, float('nan'), 1.0]", "step_scores_not_finite"),
+        ("0.5", "step_scores_not_finite"),
+        ("None", "step_scores: none for 3 steps"),
+    ],
+)
+def test_step_scores_that_do_not_fit_are_a_skip(tokenizer, tmp_path, given, reason, isolated):
+    data, *_ = rollout(tokenizer, RIGHT)
+    one = manager(tokenizer, None, tmp_path, values="function")
+    file = tmp_path / "rewards.py"
+    file.write_text(f"def compute_score(**_):\n    return {{'score': 1.0, 'step_scores': {given}}}\n")
+    one.path, one.name = str(file), "compute_score"
+    one.compute_score = load_function(str(file), "compute_score")
+    if not isolated:
+        one._isolated = lambda: False
+    info = score(one, data)["reward_extra_info"]
+    assert (info["skipped"], info["reason"]) == (1.0, reason) and not any(info["token_rewards"])
 
 
 @pytest.mark.parametrize("verdict", [RuntimeError("no such row"), Fail("the judge is gone"), "not a number"])
@@ -213,7 +213,7 @@ def test_a_reward_function_that_fails_is_a_skip_only_where_it_counts(tokenizer, 
     with serving() as (url, _):
         cases = [
             (manager(tokenizer, None, tmp_path, mode="outcome"), 1.0),
-            (manager(tokenizer, url, tmp_path, {"weight": 1.0}, mode="softmin"), 1.0),
+            (manager(tokenizer, url, tmp_path, last_step="outcome"), 1.0),
             (manager(tokenizer, url, tmp_path), 0.0),
         ]
         for one, skipped in cases:
@@ -234,10 +234,9 @@ def test_the_agent_loops_output_carries_the_rewards_to_their_tokens():
         prompt_ids=[1, 2], response_ids=[3, 4, 5], response_mask=[1, 1, 1], metrics=AgentLoopMetrics(),
         extra_fields={"reward_extra_info": {"token_rewards": [0.0, 0.7, -0.1], "acc": 1.0}}, reward_score=0.6,
     )  # fmt: skip
-    output.extra_fields["reward_extra_info"]["step_ends"] = [1, 2]
     found = output.as_dict()
     torch.testing.assert_close(found["rm_scores"], torch.tensor([0.0, 0.7, -0.1]))
-    assert found["extra_fields"] == {"reward_extra_info": {"acc": 1.0}, "step_ends": [1, 2]}
+    assert found["extra_fields"] == {"reward_extra_info": {"acc": 1.0}}
     output.extra_fields["reward_extra_info"]["token_rewards"] = [0.0]
     with pytest.raises(ValueError, match="1 token rewards for 3"):
         output.as_dict()

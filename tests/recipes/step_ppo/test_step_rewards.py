@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.errors import ConfigError
-from recipes.step_ppo.rewards import (
-    StepRewardConfig,
-    malformed_rewards,
-    reward_places,
-    softmin,
-    step_rewards,
-    token_rewards,
-)
+from recipes.step_ppo.rewards import StepRewardConfig, reward_places, token_rewards
 from recipes.step_ppo.settings import StepPPOSettings
 
 #         t0   t1   t2   t3   t4   eos
@@ -106,44 +99,6 @@ def test_rewards_stand_on_step_ends_only(values, mode):
 
 
 # Worked numbers of PURE's min-form: A has a step after an error, B none.
-A, B = (0.95, 0.9, 0.2, 0.85), (0.95, 0.9, 0.85)
-
-
-def returns(values, **config):
-    rewards = token_rewards(values, range(len(values)), len(values), StepRewardConfig(**config))
-    return [sum(rewards[i:]) for i in range(len(rewards))], rewards
-
-
-def test_softmin_pays_the_worst_step():
-    found, _ = returns(A, mode="softmin")
-    assert found == pytest.approx([-0.6, -0.6, -0.6, 0.0], abs=1e-3)
-    found, rewards = returns(B, mode="softmin")
-    assert found[0] == pytest.approx(0.7425, abs=1e-3)
-    assert rewards == pytest.approx([0.0810, 0.1958, 0.4657], abs=1e-3)
-
-
-def test_the_sum_prefers_the_flawed_longer_response_and_softmin_does_not():
-    assert returns(A)[0][0] == pytest.approx(2.90) and returns(B)[0][0] == pytest.approx(2.70)
-    assert returns(A, mode="min")[0][0] == pytest.approx(2.25)
-    assert returns(A, mode="softmin")[0][0] < returns(B, mode="softmin")[0][0]
-
-
-def test_ties_share_and_scale_and_clip_come_after_the_softmin():
-    assert returns((0.25, 0.25), mode="softmin")[1] == pytest.approx([-0.25, -0.25])
-    assert returns((0.25, 0.25), mode="softmin", scale=2.0, clip=0.4)[1] == pytest.approx([-0.4, -0.4])
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_no_return_of_softmin_exceeds_the_largest_reward(values):
-    found, _ = returns(values, mode="softmin")
-    assert max(map(abs, found)) <= max(abs(2 * value - 1) for value in values) + 1e-9
-
-
-def test_softmin_takes_no_outcome_as_its_last_step():
-    with pytest.raises(ValueError):
-        StepRewardConfig(mode="softmin", last_step="outcome")
-
-
 def test_the_outcome_stands_on_eos_wherever_that_is():
     config = StepRewardConfig(mode="outcome")
     assert token_rewards(None, [], 3, config, eos_index=1, outcome=1.0) == [0, 1.0, 0]
@@ -154,23 +109,6 @@ def test_the_outcome_stands_on_eos_wherever_that_is():
 def test_what_a_configuration_asks_for():
     assert StepRewardConfig().needs_prm and not StepRewardConfig().needs_outcome
     assert StepRewardConfig(last_step="outcome").needs_prm and StepRewardConfig(last_step="outcome").needs_outcome
-
-
-def test_a_response_without_scorable_steps_earns_the_worst():
-    assert malformed_rewards(3, StepRewardConfig()) == [0, 0, 0]
-    assert malformed_rewards(3, StepRewardConfig(mode="softmin", scale=0.5)) == [0, 0, -0.5]
-    assert malformed_rewards(2, StepRewardConfig(mode="softmin", scale=9.0, clip=4.0)) == [0, -4.0]
-    assert malformed_rewards(0, StepRewardConfig(mode="softmin")) == []
-
-
-def test_softmin_and_outcome_have_no_rewards_of_steps_alone():
-    for mode in ("softmin", "outcome"):
-        with pytest.raises(ValueError):
-            step_rewards([0.5], mode)
-
-
-def test_softmin_of_far_rewards_does_not_overflow():
-    assert softmin([100.0, -1.0]) == [0.0, -1.0]
 
 
 @pytest.mark.parametrize("classes", [[], [2, 2], [-1], [3, -2]])

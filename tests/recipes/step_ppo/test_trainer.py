@@ -26,8 +26,7 @@ def batch(queue):
     fields |= {
         name: jagged([torch.ones(n, dtype=torch.long) for n in LENGTHS]) for name in ("response_mask", "loss_mask")
     }
-    ends = [{"step_ends": [length - 1]} for length in LENGTHS]
-    fields["extra_fields"] = NonTensorStack(*[info() | end for end in ends])
+    fields["extra_fields"] = NonTensorStack(*[info() for _ in LENGTHS])
     tags = [{"response_len": n, "is_padding": key == KEYS[-1]} for key, n in zip(KEYS, LENGTHS, strict=True)]
     queue.kv_batch_put(keys=KEYS, partition_id="train", fields=TensorDict(fields, batch_size=4), tags=tags)
     yield KVBatchMeta(keys=list(KEYS), tags=tags, partition_id="train", extra_info={})
@@ -63,28 +62,3 @@ def test_advantages_are_raw_gae_of_each_row(trainer, batch):
         advantages, returns = gae(one["token_level_rewards"], one["values"], torch.ones(1, length))
         torch.testing.assert_close(one["advantages"], advantages)
         torch.testing.assert_close(one["returns"], returns)
-
-
-@pytest.mark.parametrize("name", ["pure_token", "pure_rloo"])
-def test_pures_advantages_leave_out_what_has_no_verdict(trainer, batch, name):
-    from recipes.core import data_plane
-    from recipes.step_ppo import pure
-
-    rewards = [row.float() for row in data_plane.read(batch, "token_level_rewards")["token_level_rewards"]]
-    data_plane.write(batch, {"rm_scores": [row + 0.5 for row in rewards]}, keys=batch.keys)
-    trainer.pure = name
-    trainer.config.data = SimpleNamespace(max_response_length=8)
-    infos = {key: info()["reward_extra_info"] | {"verified": 1.0, "acc": 0.0} for key in ("a_0_0", "a_1_0")}
-    trainer.settings = type(trainer.settings).from_mapping({"verifiable": {"weight": 2.0}})
-    metrics = trainer._overwrite_pure_advantages(batch, infos)
-    rollouts = [
-        pure.Rollout("a", rewards[n].double() + 0.5, [LENGTHS[n] - 1], torch.full((LENGTHS[n],), 0.5).double(), 0.0)
-        for n in (0, 1)
-    ]
-    more = {"max_response_length": 8} if name == "pure_rloo" else {}
-    expected = getattr(pure, name)(rollouts, outcome_weight=2.0, **more)
-    found = data_plane.read(batch, "advantages")["advantages"]
-    for n in (0, 1):
-        torch.testing.assert_close(found[n].double(), expected[n], atol=1e-5, rtol=1e-5)
-    assert not found[2].any() and not found[3].any() and found[0].any()
-    assert 0 <= metrics["step_ppo/pure/sign_agrees_with_outcome"] <= 1
