@@ -44,7 +44,8 @@ def test_actor_ranks_outside_the_group_still_help_to_gather(updates):
     assert list(torch.load(updates / "actor1.0.pt")) == list(torch.load(updates / "actor0.0.pt"))
 
 
-@pytest.mark.parametrize("fault", ["die", pytest.param("stall", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["die", "stall"])
 def test_a_lost_rollout_worker_is_an_error_of_the_sender(tmp_path, fault):
     run(tmp_path, fault)
     assert "rank 0 of 3 lost the other workers of a weight update" in (tmp_path / "actor0.txt").read_text()

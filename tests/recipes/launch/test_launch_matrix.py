@@ -370,6 +370,7 @@ def resolved(config):
     }
 
 
+@pytest.mark.long
 def test_composed_configs_still_say_the_same(launchers, monkeypatch, tmp_path, request):
     """Every launcher and, with `--long`, every scale x choice against the kept configs.
 
