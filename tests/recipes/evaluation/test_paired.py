@@ -5,13 +5,14 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recipes.evaluation.stats import bootstrap_mean, compare, holm, sign_flip_p_value, wilson
 
 
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 6, 16]))
+@example([1, -3, -2, 3, 1], 6)
 @settings(deadline=None)
 def test_the_exact_p_value_equals_enumeration_of_every_sign_pattern(steps, n):
     values = [step / n for step in steps]
