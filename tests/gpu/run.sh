@@ -9,5 +9,6 @@
 # on this machine is skipped, with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+unset PYTHONDONTWRITEBYTECODE  # else each of a run's ten processes compiles vLLM anew
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" TOKENIZERS_PARALLELISM=false
 exec "${PYTHON:-python3}" tests/gpu/stages.py "$@"

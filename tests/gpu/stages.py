@@ -28,6 +28,15 @@ OF_RECIPE = {
     "pasodoble": [],
     "step_ppo": ["preset=outcome", "critic.model.path=${actor_rollout_ref.model.path}"],
 }
+# SmolLM2 on the letters world: what results/h200.jsonl was made with, one run after the other.
+TEN_STEPS = ["scale=smollm2_135m", "trainer.total_training_steps=10", "trainer.test_freq=5", "trainer.save_freq=-1"]
+REAL = {
+    "sppo": (["preset=verl"], ["preset=paper"], ["preset=grpo"]),
+    "tandem": ([],),
+    "serl": (["variant=majority", "estimator=grpo"], ["variant=ground_truth", "estimator=grpo"]),
+    "pasodoble": ([],),
+    "step_ppo": (["preset=outcome"],),
+}
 # What is kept of a run's metrics; the first three are seconds.
 KEPT = (
     "timing_s/step",
@@ -35,6 +44,7 @@ KEPT = (
     "timing_s/update_weights",
     "training/rollout_probs_diff_mean",
     "actor/grad_norm",
+    "acc/mean@1",
 )
 
 
@@ -88,6 +98,19 @@ def toy_runs(more: list[str], tag: str) -> list[Step]:
     return steps
 
 
+def real_runs() -> list[Step]:
+    """Ten steps of every recipe on SmolLM2; its worlds are made first, for which pip must find the model."""
+    steps = []
+    for name in ("letters", "letters_pasodoble"):
+        make = [sys.executable, "examples/toy/make.py", "--format", name, "--out", f"outputs/toy_{name}"]
+        steps.append(Step(f"world {name}", make, 900))
+    for recipe, choices in REAL.items():
+        for choice in choices:
+            command = [sys.executable, "-m", f"recipes.{recipe}.main", *TEN_STEPS, *choice]
+            steps.append(Step(" ".join([recipe, *choice]), command, 900, read=run_metrics))
+    return steps
+
+
 def stages() -> dict[str, Stage]:
     """All stages in the order in which they prove most per minute."""
     decoder = [f"{TANDEM}/test_engine.py", f"{TANDEM}/test_engine_preemption.py"]
@@ -107,6 +130,7 @@ def stages() -> dict[str, Stage]:
         ),
         "toy": Stage(toy_runs([], "all weights"), needs="gpu"),
         "lora": Stage(toy_runs(ADAPTERS, "adapters"), needs="gpu"),
+        "real": Stage(real_runs(), needs="gpu"),
         "latency": Stage([Step("tandem", [*latency, "--json", str(OUT / "latency.json")], 900)], needs="gpu"),
     }
 
