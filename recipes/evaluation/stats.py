@@ -244,9 +244,8 @@ def sign_flip_p_value(
         return float(binomtest(int((values > 0).sum()), values.size).pvalue), "exact sign-flip"
     test = permutation_test(
         (values,),
-        lambda sample, axis: np.abs(sample.sum(axis=axis)).round(
-            9
-        ),  # sixths that cancel leave 1e-17, which would not tie
+        # Sixths that cancel leave 1e-17, which would tie with nothing.
+        lambda sample, axis: np.abs(sample.sum(axis=axis)).round(9),
         permutation_type="samples",
         vectorized=True,
         n_resamples=permutations,
