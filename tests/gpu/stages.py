@@ -28,7 +28,7 @@ OF_RECIPE = {
     "pasodoble": [],
     "step_ppo": ["preset=outcome", "critic.model.path=${actor_rollout_ref.model.path}"],
 }
-# SmolLM2 on the letters world: what results/h200.jsonl was made with, one run after the other.
+# SmolLM2 on the letters world, as in results/h200.jsonl, whose runs shared the GPU, up to ten at a time.
 TEN_STEPS = ["scale=smollm2_135m", "trainer.total_training_steps=10", "trainer.test_freq=5", "trainer.save_freq=-1"]
 REAL = {
     "sppo": (["preset=verl"], ["preset=paper"], ["preset=grpo"]),

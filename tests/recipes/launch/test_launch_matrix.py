@@ -371,22 +371,21 @@ def resolved(config):
 
 
 @pytest.mark.long
-def test_composed_configs_still_say_the_same(launchers, monkeypatch, tmp_path, request):
-    """Every launcher and, with `--long`, every scale x choice against the kept configs.
+def test_composed_configs_still_say_the_same(launchers, monkeypatch, tmp_path):
+    """Every launcher and every scale x choice against the kept configs.
 
-    Each recipe's first cell is kept whole, the others as what differs from it. `UPDATE_COMPOSED=1` writes them anew.
+    Each recipe's first cell is kept whole, the others as what differs from it. `UPDATE_COMPOSED=1` with `--long` writes
+    them anew.
     """
     from recipes.launch.composition import compose_config
 
     for name in ("HOME", "TOY_DIR", "LETTERS_DIR", "SERL_DIR"):
         monkeypatch.setenv(name, f"/{name}")
     monkeypatch.chdir(tmp_path)
-    kept, update = {}, os.environ.get("UPDATE_COMPOSED")
+    kept = {}
     for name in RECIPES:
         recipe, first = recipe_of(name), None
         rows = {" ".join(choice): choice for choice in sorted(group_choices(name))}
-        if not (update or request.config.getoption("--long")):
-            rows = dict(itertools.islice(rows.items(), 1))
         rows |= {script: overrides for script, (owner, overrides) in launchers.items() if owner == name}
         for row, overrides in rows.items():
             text = json.dumps(resolved(compose_config(recipe.config_module, recipe.config_name, overrides)))
@@ -397,10 +396,10 @@ def test_composed_configs_still_say_the_same(launchers, monkeypatch, tmp_path, r
             kept[f"{name}: {row}"] = {key: value for key, value in found.items() if first.get(key, "-") != value} | {
                 key: "is not there" for key in first.keys() - found.keys()
             }
-    if update:
+    if os.environ.get("UPDATE_COMPOSED"):
         GOLDEN.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
     golden = json.loads(GOLDEN.read_text())
-    assert kept.keys() == golden.keys() if request.config.getoption("--long") else kept.keys() <= golden.keys()
+    assert kept.keys() == golden.keys()
     for row, cell in kept.items():
         wanted = golden[row]
         differing = {key for key in cell.keys() | wanted.keys() if cell.get(key, "-") != wanted.get(key, "-")}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # read whenever a kernel is compiled; else float32 is tf32
 VOCAB = 512
 EOS = 1
 
@@ -304,9 +305,8 @@ class Engine:
         options |= engine_arguments(tandem) | arguments
         if torch.cuda.is_available():
             options.setdefault("gpu_memory_utilization", 0.02)  # others may hold memory of this GPU
-            if options["dtype"] == "float32":  # which FlashAttention does not take, and Triton rounds to tf32
+            if options["dtype"] == "float32":  # which FlashAttention does not take
                 options.setdefault("attention_backend", "TRITON_ATTN")
-                os.environ["TRITON_F32_DEFAULT"] = "ieee"
         self.llm = LLM(str(senior), **options)
 
     def run(self, jobs: list[Job], seed=None, **sampling) -> list[Written]:
