@@ -85,20 +85,6 @@ def difference(first: dict[int, float], second: dict[int, float]) -> tuple[float
     return mean_and_interval([first[seed] - second[seed] for seed in sorted(first)])
 
 
-def by_seed(runs: Runs, value: Callable[[list[dict]], float], **wanted: Any) -> dict[int, float]:
-    """The value of each run whose setting is as wanted, by seed."""
-    return {
-        setting["seed"]: value(records)
-        for setting, records in runs
-        if all(setting[key] == expected for key, expected in wanted.items())
-    }
-
-
-def shown(values: tuple[float, float]) -> str:
-    """Mean and half-width of the interval, with a sign."""
-    return f"{values[0]:+.1f} ± {values[1]:.1f}"
-
-
 def command_line(description: str, run: Callable[[int], None], report: Callable[[], str], draw: Callable[[], None]):
     """`run` trains with so many workers at a time; `report` prints what `report()` returns and draws the picture."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])

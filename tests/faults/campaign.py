@@ -8,7 +8,6 @@ journals, processes, shared memory, sockets, temporary files.
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -251,7 +250,7 @@ class Campaign:
             found[int(path.stem)] = Counter(row["input"] for row in rows)
         return found
 
-    def violations(self, reference: "Campaign | None" = None) -> list[str]:
+    def violations(self) -> list[str]:
         """What is not as it must be after the last attempt has ended by itself, one sentence each."""
         found = []
         if self.codes[-1] != 0:
@@ -264,8 +263,6 @@ class Campaign:
         if step != self.steps or mended:
             found.append(f"the last complete checkpoint is {step}, {mended}")
         found += self._journal_faults()
-        if reference is not None and self.recipe not in SELF_MADE and reference.prompts() != self.prompts():
-            found.append("other prompts than those of the run that nobody interrupted")
         with self._state():
             found += [f"a record of a run is left: {run.name}" for run in leftovers.dead_runs()]
         found += [f"a process of a run is left: {process}" for process in leftovers.processes_of(self._killed)]
@@ -305,8 +302,3 @@ def weights_left(since: float) -> set[str]:
         time.sleep(3)
         found &= set(leftovers.unmapped("verl_weights_*", since))
     return {str(path) for path in found}
-
-
-def random_moment(generator: random.Random, longest: float) -> float:
-    """Seconds to wait before the next kill, evenly over a whole attempt."""
-    return generator.uniform(0.0, longest)
