@@ -34,7 +34,8 @@ class JudgeOptions(EndpointSettings):
 
     Args:
         api_key: sent as bearer token; None: what the environment variable `key_variable` holds.
-        temperature, max_tokens: of the judge's answer.
+        temperature: of the judge's answer.
+        max_tokens: of the judge's answer.
         max_text_chars: longer questions, answers and responses are cut in the middle.
         cache_size: verdicts that are kept, at temperature 0 alone; 0 keeps none.
     """
@@ -252,7 +253,8 @@ async def compute_score(
 
     Args:
         ground_truth: the reference shown to the judge; None for none.
-        skip_share, on_skip: see `reward_fns.result.deliver`.
+        skip_share: see `reward_fns.result.deliver`.
+        on_skip: the same.
         kwargs: see JudgeOptions; `base_url`, its `url`, defaults to verl's own reward model server where one runs.
 
     Raises:
