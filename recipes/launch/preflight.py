@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ def looks_local(path: str) -> bool:
     return path.startswith(("/", ".", "~")) or path.count("/") != 1 or Path(path).exists()
 
 
-def check_model(path: str | None, key: str, *, offline_is_fatal: bool = True) -> None:
-    """Refuse a model that cannot be loaded.
+def check_model(path: str | None, key: str, *, offline_is_fatal: bool = True, hint: str = "") -> None:
+    """Refuse a model that cannot be loaded; `hint` says what makes a folder that is not there.
 
     Raises:
         ConfigError: no path is set.
@@ -35,7 +36,9 @@ def check_model(path: str | None, key: str, *, offline_is_fatal: bool = True) ->
     if looks_local(path):
         folder = Path(path).expanduser()
         if not folder.is_dir():
-            raise MissingFileError(f"{key}={path} does not exist: give a Hugging Face model folder or a hub id")
+            raise MissingFileError(
+                f"{key}={path} does not exist{hint or ': give a Hugging Face model folder or a hub id'}"
+            )
         if not (folder / "config.json").is_file():
             raise MissingFileError(f"{key}={path} holds no config.json: it is not a Hugging Face model folder")
         try:
@@ -116,6 +119,11 @@ def check_vocabulary(path: str, policy: str, key: str) -> None:
         )
 
 
+def made_by(path: str | None, prepare: Mapping[str, str]) -> str:
+    """What to add to a refusal of a file that is not there: the command that makes it, where a recipe knows one."""
+    return next((f": {command} makes it" for part, command in prepare.items() if part in str(path)), "")
+
+
 def data_files(value: object) -> list[str]:
     """``data.train_files`` as a list: verl takes one path or a list of them."""
     if value is None:
@@ -123,21 +131,23 @@ def data_files(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple | ListConfig) else [str(value)]
 
 
-def check_data(files: list[str], key: str, *, prompt_key: str, hint: str = "") -> None:
+def check_data(files: list[str], key: str, *, prompt_key: str, prepare: Mapping[str, str] | None = None) -> None:
     """Refuse data verl would stumble over after minutes: no file, no row, no column, no gold answer.
+
+    `prepare` is a recipe's: part of a path, and the command that makes what is there.
 
     Raises:
         ConfigError: no file is set. MissingFileError: a file is not there. DataError: it is not what verl reads.
     """
     if not files:
-        raise ConfigError(f"{key} is not set: give a parquet file in verl's format{hint}", key)
+        raise ConfigError(f"{key} is not set: give a parquet file in verl's format", key)
     for name in files:
         if name.startswith(REMOTE_PREFIXES):
             continue
         path = Path(name).expanduser()
         if not path.is_file():
             fault = "is a folder, and verl reads files" if path.is_dir() else "does not exist"
-            raise MissingFileError(f"{key}: {name} {fault}{hint}")
+            raise MissingFileError(f"{key}: {name} {fault}{made_by(name, prepare or {})}")
         if path.suffix == ".parquet":
             _check_parquet(path, prompt_key)
         elif path.suffix in (".json", ".jsonl"):
@@ -228,14 +238,14 @@ def check_writable(directory: str, key: str) -> None:
         raise MissingFileError(f"{key}={directory} cannot be written: {error.strerror} in {path}") from error
 
 
-def check_run(config: DictConfig, *, offline_is_fatal: bool = True) -> None:
+def check_run(config: DictConfig, prepare: Mapping[str, str], *, offline_is_fatal: bool = True) -> None:
     """Every check of this module on a composed config."""
-    check_model(config.actor_rollout_ref.model.path, "actor_rollout_ref.model.path", offline_is_fatal=offline_is_fatal)
+    policy, key = config.actor_rollout_ref.model.path, "actor_rollout_ref.model.path"
+    check_model(policy, key, offline_is_fatal=offline_is_fatal, hint=made_by(policy, prepare))
     if config.critic.enable:
         check_model(config.critic.model.path, "critic.model.path", offline_is_fatal=offline_is_fatal)
         check_vocabulary(config.critic.model.path, config.actor_rollout_ref.model.path, "critic.model.path")
     prompt_key = config.data.prompt_key
-    hint = "; the recipe's README names the command that prepares it"
-    check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, hint=hint)
-    check_data(data_files(config.data.val_files), "data.val_files", prompt_key=prompt_key, hint=hint)
+    check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, prepare=prepare)
+    check_data(data_files(config.data.val_files), "data.val_files", prompt_key=prompt_key, prepare=prepare)
     check_writable(config.trainer.default_local_dir, "trainer.default_local_dir")

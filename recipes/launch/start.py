@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Recipe:
         more_devices: devices the checked config takes beside ``trainer.nnodes`` x ``trainer.n_gpus_per_node``.
         keeps_state: whether a checkpoint is complete only with the recipe's own state, ``<name>.json`` in its folder.
         mini_batches: rows of one optimizer step by role, where the recipe's trainer does not take verl's.
+        prepare: part of a path, and the command that makes what is there; a refusal of a missing file names it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Recipe:
     more_devices: Callable[[object], int] = lambda config: 0
     mini_batches: Callable[[object], Mapping[str, int]] = worker_checks.mini_batches
     keeps_state: bool = False
+    prepare: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def config_module(self) -> str:
@@ -146,7 +148,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     if dry_run:
         _describe(config, defaults, device, cluster.devices_of(config) + recipe.more_devices(config))
     memory.check_memory(config, device, show=dry_run)
-    preflight.check_run(config, offline_is_fatal=not dry_run)
+    preflight.check_run(config, recipe.prepare, offline_is_fatal=not dry_run)
     prompt_checks.check_prompts(config)
     if metrics := _metrics_file(config):
         preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")

@@ -14,6 +14,13 @@ from recipes.pasodoble.knowledge import check_knowledge
 from recipes.pasodoble.prompts import require_chat_template
 from recipes.pasodoble.settings import GameSettings
 
+PREPARE = {
+    "data/math/": "python examples/data_preparation/math_dataset.py",
+    "pasodoble_sft/solver": "ROLE=solver bash recipes/pasodoble/run_sft.sh",
+    "pasodoble_sft/proposer": "ROLE=proposer bash recipes/pasodoble/run_sft.sh",
+    "toy_letters_pasodoble/": "bash examples/quickstart.sh pasodoble",
+    "toy_pasodoble/": "python examples/toy/make.py --format pasodoble --out outputs/toy_pasodoble",
+}
 PROPOSER_BLOCKS = ("data", "algorithm", "actor_rollout_ref")
 
 
@@ -77,7 +84,7 @@ def _check_inputs(config: DictConfig, settings: GameSettings) -> None:
     tokenizers = {}
     for name, tree in (("actor_rollout_ref", config), ("proposer.actor_rollout_ref", config.proposer)):
         model = tree.actor_rollout_ref.model
-        preflight.check_model(model.path, f"{name}.model.path")
+        preflight.check_model(model.path, f"{name}.model.path", hint=preflight.made_by(model.path, PREPARE))
         path = model.get("tokenizer_path") or model.path
         tokenizers[name] = AutoTokenizer.from_pretrained(path, trust_remote_code=model.get("trust_remote_code", False))
         if not model.get("custom_chat_template"):
@@ -116,6 +123,7 @@ RECIPE = Recipe(
     more_devices=proposer_devices,
     mini_batches=mini_batches,
     keeps_state=True,
+    prepare=PREPARE,
 )
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ RECIPE = Recipe(
     blocks=("serl",),
     more_devices=rollout_devices,
     keeps_state=True,
+    prepare={
+        "data/serl/": "python -m recipes.serl.seeds.prepare --model MODEL",
+        "toy_letters/": "python examples/toy/make.py --format letters --out outputs/toy_letters",
+        "toy_serl/": "python examples/toy/make.py --format serl --out outputs/toy_serl",
+    },
 )
 
 if __name__ == "__main__":

@@ -5,7 +5,17 @@ import sys
 from recipes.launch.start import Recipe, main
 from recipes.sppo.guards import check_sppo_config
 
-RECIPE = Recipe(name="sppo", config_name="sppo", check=check_sppo_config, blocks=("algorithm.sppo",))
+RECIPE = Recipe(
+    name="sppo",
+    config_name="sppo",
+    check=check_sppo_config,
+    blocks=("algorithm.sppo",),
+    prepare={
+        "data/math/": "python examples/data_preparation/math_dataset.py",
+        "toy_letters/": "python examples/toy/make.py --format letters --out outputs/toy_letters",
+        "toy/": "python examples/toy/make.py --out outputs/toy",
+    },
+)
 
 if __name__ == "__main__":
     sys.exit(main(RECIPE))

@@ -10,6 +10,11 @@ RECIPE = Recipe(
     config_name="step_ppo",
     check=check_step_ppo_config,
     blocks=("step_ppo",),
+    prepare={
+        "step_ppo/logiqa2": "bash recipes/step_ppo/run_pipeline_logiqa2.sh",
+        "toy_letters/": "python examples/toy/make.py --format letters --out outputs/toy_letters",
+        "toy_step_ppo/": "python examples/toy/make.py --format step_ppo --out outputs/toy_step_ppo",
+    },
 )
 
 if __name__ == "__main__":

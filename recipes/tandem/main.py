@@ -5,7 +5,17 @@ import sys
 from recipes.launch.start import Recipe, main
 from recipes.tandem.guards import check_tandem_config
 
-RECIPE = Recipe(name="tandem", config_name="tandem", check=check_tandem_config, blocks=("algorithm.tandem",))
+RECIPE = Recipe(
+    name="tandem",
+    config_name="tandem",
+    check=check_tandem_config,
+    blocks=("algorithm.tandem",),
+    prepare={
+        "data/deepscaler/": "python examples/data_preparation/deepscaler.py",
+        "toy_letters/": "python examples/toy/make.py --format letters --out outputs/toy_letters",
+        "toy/": "python examples/toy/make.py --out outputs/toy",
+    },
+)
 
 if __name__ == "__main__":
     sys.exit(main(RECIPE))

@@ -1,7 +1,11 @@
 """What is refused about files before Ray starts."""
 
+import importlib
 import json
+import re
+import shlex
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -22,6 +26,21 @@ ROW = {
 def parquet(path, rows):
     pd.DataFrame(rows).to_parquet(path)
     return str(path)
+
+
+@pytest.mark.parametrize("recipe", ["sppo", "tandem", "serl", "pasodoble", "step_ppo"])
+def test_a_missing_world_is_refused_with_the_command_that_makes_it(recipe):
+    """The command is one that a reader can type: its program exists, and it writes where the scale reads."""
+    prepare = importlib.import_module(f"recipes.{recipe}.main").RECIPE.prepare
+    for part, command in prepare.items():
+        name = f"/nowhere/outputs/{part}/train.parquet"
+        with pytest.raises(MissingFileError, match=re.escape(f"{command} makes it")):
+            preflight.check_data([name], "data.train_files", prompt_key="prompt", prepare=prepare)
+        programs = [word for word in shlex.split(command) if word == "-m" or word.endswith((".py", ".sh"))]
+        assert programs == ["-m"] or (Path(__file__).parents[3] / programs[0]).is_file()
+    scales = Path(__file__).parents[3].glob(f"recipes/{recipe}/config/scale/*.yaml")
+    paths = re.findall(r"_files: .*,(outputs/[^}]+)\}", "".join(path.read_text() for path in scales))
+    assert all(any(part in f"{path}/" for part in prepare) for path in paths)
 
 
 def check(*files):
