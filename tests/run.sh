@@ -24,14 +24,11 @@ fi
 shopt -s nullglob
 WAITS=(tests/faults tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
     tests/recipes/launch/test_{end_of_run,leftovers,resume,wandb_run,monitor}*.py tests/examples/test_{install,quickstart_train}*.py)
-# Real runs in toy worlds that take minutes to make.
-OTHER_WORLDS=(tests/end_to_end/test_{adapters,configurations,pasodoble,quickstart,serl,step_ppo,traces}*.py)
 shopt -u nullglob
 
 LONG=("$@")
 declare -A ARGUMENTS LANES CODES
-ARGUMENTS[runs]="-m e2e ${OTHER_WORLDS[*]/#/--ignore=}"
-ARGUMENTS[runs_of_other_worlds]="-m e2e ${OTHER_WORLDS[*]}"
+ARGUMENTS[runs]="-m e2e"
 ARGUMENTS[waits]="${WAITS[*]}"
 ARGUMENTS[units]="tests/recipes ${WAITS[*]/#/--ignore=}"
 ARGUMENTS[other_units]="--ignore=tests/recipes ${WAITS[*]/#/--ignore=}"
@@ -43,7 +40,7 @@ lane() {
     # A training is a chain of processes that start one after the other; what needs a core fills the rest.
     [[ "$name" == *units ]] && niceness=3
     read -ra arguments <<<"${ARGUMENTS[$name]}"
-    [[ "$name" == runs* ]] || arguments=(-m "not e2e" "${arguments[@]}")
+    [[ "$name" == runs ]] || arguments=(-m "not e2e" "${arguments[@]}")
     nice -n "$niceness" "$DUETS_PYTHON" -u -P tests/durations.py "$log" -o "cache_dir=outputs/pytest_cache_$name" "${arguments[@]}" \
         "${LONG[@]}" "$@" > >(tee "outputs/tests_$log.log" | sed -u "s/^/$log: /") 2>&1 &
     LANES[$name]=$!
@@ -53,13 +50,6 @@ stop() {
     kill -INT "${LANES[@]}" 2>/dev/null
     wait
     exit 130
-}
-
-worlds() {
-    local format
-    for format in "$@"; do
-        nice -n 2 "$DUETS_PYTHON" examples/toy/make.py --format "$format" --out "outputs/toy_$format" --seed 0 || return 1
-    done
 }
 
 finish() {
@@ -74,15 +64,10 @@ trap stop INT TERM
 lane waits
 # The other lanes read it; made here, it is not made twice at once.
 "$DUETS_PYTHON" examples/toy/make.py --out outputs/toy --seed 0 || stop
-worlds pasodoble step_ppo serl &
-LANES[worlds]=$!
 lane runs
 lane units
 lane other_units
-finish runs
-finish worlds
-lane runs_of_other_worlds
-for name in waits units other_units runs_of_other_worlds; do
+for name in waits runs units other_units; do
     finish "$name"
 done
 for name in units other_units waits; do

@@ -56,20 +56,6 @@ def test_the_plugin_never_raises_when_a_table_target_is_gone():
     assert "sppo" in run_python("-c", code).stdout
 
 
-def test_our_own_share_of_importing_verl():
-    """CPU seconds of the plug-in module, of all it pulls in and of the hooks that fire at once, verl being there."""
-    code = textwrap.dedent("""
-        import importlib, time
-        import verl
-        from verl.trainer.ppo import core_algos
-        start = time.process_time()
-        importlib.import_module("recipes.plugin")
-        print(time.process_time() - start)
-    """)
-    done = run_python("-W", "ignore", "-c", code, VERL_USE_EXTERNAL_PLUGINS="none")
-    assert float(done.stdout.split()[-1]) < LIMIT_SECONDS
-
-
 @pytest.mark.long
 def test_importing_verl_with_the_plugin_costs_little_more_than_without():
     """CPU seconds of `import verl`, with and without, in turn, so that both meet the same machine."""

@@ -8,8 +8,11 @@ import pandas as pd
 import pytest
 import torch
 from toy_world import build as build_module
+from toy_world import starts
+from toy_world import warm_up as warm_up_module
 from toy_world.build import ToyWorldError, build
-from toy_world.formats import FORMATS, arithmetic
+from toy_world.formats import FORMATS, arithmetic, load_format
+from toy_world.formats import serl as serl_format
 from toy_world.tokenizer import train_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -164,10 +167,28 @@ def test_problems_are_short_enough_to_train_on_cheaply(tokenizer):
         assert len(tokenizer(example.response)["input_ids"]) + 1 <= arithmetic.MAX_RESPONSE_TOKENS
 
 
+@pytest.mark.parametrize("format_name", ["arithmetic", "pasodoble", "serl", "step_ppo"])
+def test_no_toy_is_trained_where_its_start_is_kept(tmp_path, monkeypatch, format_name):
+    """After a change of their sources: `TOY_TRAIN=1 python examples/toy/make.py --force` of each format."""
+    monkeypatch.setattr(warm_up_module, "_warm_up", lambda *arguments: pytest.fail("a start is out of date"))
+    monkeypatch.setattr(serl_format, "teach", lambda *arguments: pytest.fail("the start of serl is out of date"))
+    report = build(tmp_path / "world", format_name=format_name)["models"]["base"]
+    low, high = load_format(format_name).BAND
+    assert low <= report["accuracy"] <= high
+    if format_name == "arithmetic":
+        model, tokenizer = (
+            kind.from_pretrained(tmp_path / "world/model") for kind in (AutoModelForCausalLM, AutoTokenizer)
+        )
+        test = arithmetic.split(0).test
+        found = warm_up_module.greedy_accuracy(model, tokenizer, test, arithmetic.grade, arithmetic.MAX_RESPONSE_TOKENS)
+        assert found.graded == pytest.approx(report["accuracy"], abs=0.01)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_arithmetic_world_ends_in_its_band(tmp_path, seed):
+def test_the_arithmetic_world_ends_in_its_band(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(starts, "KEPT", tmp_path / "none")
     world = build(tmp_path / "world", seed=seed)
     report = world["models"]["base"]
     assert 0.20 <= report["accuracy"] <= 0.35

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recipes.launch.cpu import bfloat16_is_faster
+from toy_world import starts
 from toy_world.formats import Example
 
 UPDATES_BETWEEN_CHECKS = 20
@@ -104,15 +105,41 @@ def warm_up(
     seed: int,
     on_check: Callable[[int, Accuracy], None],
     schedule: Schedule = Schedule(),
+    start: str = "",
 ) -> tuple[int, Accuracy]:
     """Imitate the worked responses until accuracy first reaches the band; the number of updates and the accuracy.
 
     ``measure(limit)`` measures on the first ``limit`` held-out examples, or on all with None. A small probe saves the
-    whole measurement, which costs as much as several updates, while the band is far.
+    whole measurement, which costs as much as several updates, while the band is far. ``start`` names the weights that a
+    trained model begins with. A toy's warm-up may be kept (`starts`).
 
     Raises:
         WarmUpError: accuracy jumped over the band, stayed under it for MAX_UPDATES, or responses do not end.
     """
+
+    def train_it() -> dict:
+        updates, accuracy = _warm_up(model, tokenizer, train, measure, band, seed, on_check, schedule)
+        return {"updates": updates} | vars(accuracy)
+
+    if schedule.updates:  # a pretrained model, too large to keep
+        report = train_it()
+    else:
+        report = starts.train_or_read(
+            model, tokenizer, train, (seed, band, start), train_it, lambda: vars(measure(None))
+        )
+    return report["updates"], Accuracy(report["graded"], report["finished"])
+
+
+def _warm_up(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    train: Sequence[Example],
+    measure: Callable[[int | None], Accuracy],
+    band: tuple[float, float],
+    seed: int,
+    on_check: Callable[[int, Accuracy], None],
+    schedule: Schedule,
+) -> tuple[int, Accuracy]:
     tokens = encode(tokenizer, (example for example in train if example.response))
     rng = random.Random(f"warm-up {seed}")
     device = "cuda" if schedule.updates and torch.cuda.is_available() else "cpu"

@@ -12,19 +12,30 @@ import pytest
 SCRIPT = Path(__file__).parents[3] / "examples" / "data_preparation" / "math_dataset.py"
 
 
-def test_an_absent_source_is_one_sentence(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--source", str(tmp_path / "nowhere"), "--output-dir", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 1
-    assert run.stderr.startswith("error: ") and "nowhere" in run.stderr and "Traceback" not in run.stderr
-
-
 @pytest.fixture(scope="module")
 def preparation():
     spec = importlib.util.spec_from_file_location("math_dataset", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def refusal(preparation, tmp_path, monkeypatch, capsys):
+    """What the command says of a source that it refuses."""
+
+    def refuse(source):
+        arguments = ["--source", str(source), "--output-dir", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+        assert preparation.main() == 1
+        return capsys.readouterr().err
+
+    return refuse
+
+
+def test_an_absent_source_is_one_sentence(tmp_path, refusal):
+    told = refusal(tmp_path / "nowhere")
+    assert told.startswith("error: ") and "nowhere" in told
 
 
 def write_source(folder, train, test):
@@ -62,12 +73,9 @@ def test_rows_are_verls(tmp_path):
     assert rows[1]["extra_info"] == {"index": 1, "split": "train"}
 
 
-def test_a_solution_without_an_answer_is_refused(tmp_path):
+def test_a_solution_without_an_answer_is_refused(tmp_path, refusal):
     source = write_source(tmp_path / "source", [GOOD[0], {"problem": "?", "solution": "It is 4."}], GOOD)
-    command = [sys.executable, str(SCRIPT), "--source", str(source), "--output-dir", str(tmp_path / "out")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 1
-    assert "train row 1" in run.stderr and "Traceback" not in run.stderr
+    assert "train row 1" in refusal(source)
     assert not list((tmp_path / "out").glob("train*"))
 
 

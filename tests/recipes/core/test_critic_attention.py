@@ -65,6 +65,7 @@ def test_off_the_cpu_platform_too_a_critic_loads_without_flash_attention(classif
     torch.testing.assert_close(torch.tensor(found["values"]), values)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_other_verl_jobs_keep_upstream_s_loader(classifier):
     assert load(classifier[0])["file"].endswith("verl/utils/model.py")

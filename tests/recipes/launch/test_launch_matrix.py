@@ -27,7 +27,7 @@ STRATEGIES = ("fsdp", "fsdp2")
 KINDS = tuple(itertools.product(DEVICES, STRATEGIES, (True, False)))
 FEW_KINDS = (((1, 8), "fsdp2", True), ((2, 8), "fsdp2", False))
 # The scales that meet every choice without --long; the others are in launchers, which are all checked.
-FEW_SCALES = ("scale=qwen3_4b", "scale=qwen3_4b_lora_1gpu")
+FEW_SCALES = ("scale=qwen3_4b_lora_1gpu",)
 # Where a scale packs and names no fixed size.
 MICRO_BATCH = 2
 # Choices that no number of devices opens: verl's checkpoint engines carry no adapters to rollouts of their own; with

@@ -20,9 +20,9 @@ ROW = {
     "reward_model": {"style": "rule", "ground_truth": "2"},
 }
 RUN_CASES = """
-import contextlib, importlib, io, json, sys
+import contextlib, importlib, io, json, os, sys
+from unittest import mock
 from recipes.launch import start
-recipe = importlib.import_module(f"recipes.{sys.argv[2]}.main").RECIPE
 checked, told = start._checked, {}
 def noted(*arguments):
     try:
@@ -31,10 +31,12 @@ def noted(*arguments):
         why[:] = [type(error).__name__, getattr(error, "key", "")]
         raise
 start._checked = noted
-for name, argv in json.load(open(sys.argv[1])).items():
+for name, (recipe, argv, environment, path) in json.load(open(sys.argv[1])).items():
     out, err, why = io.StringIO(), io.StringIO(), ["", ""]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = start.main(recipe, argv)
+    chosen = importlib.import_module(f"recipes.{recipe}.main").RECIPE
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.dict(os.environ, environment):
+        with mock.patch.object(sys, "path", [*path, *sys.path]):
+            code = start.main(chosen, argv)
     told[name] = [code, *why, err.getvalue(), out.getvalue()]
 import ray
 print("RESULT" + json.dumps({"told": told, "ray": ray.is_initialized()}))
@@ -112,16 +114,39 @@ def folder(tmp_path_factory):
     return folder
 
 
-def launch_all(cases, folder, recipe="sppo", **environment):
-    """Exit code, type and key of the refusal, stderr and stdout of a good command with each of these beside it."""
+GOOD, LARGE = ("--dry-run",), (f"{MODEL}={{folder}}/large", "--dry-run")
+AWAKE = ("preset=prm", "trainer.device=cuda", "--dry-run")
+# No or a missing critic of step_ppo is refused before verl reads its files.
+NO_CRITIC = {("critic.model.path=/no/such/critic",): "MissingFileError", ("critic.model.path=null",): "ConfigError"}
+# An environment in which the good command is refused, the type, and what the sentence names.
+WORLDS = {
+    "no plug-in": ({"VERL_USE_EXTERNAL_PLUGINS": "none"}, "EnvironmentProblem", "VERL_USE_EXTERNAL_PLUGINS=none"),
+    "another verl": ({}, "UnknownUpstreamError", "0.12.0"),
+}
+
+
+@pytest.fixture(scope="module")
+def launched(folder):
+    """Of each case beside a good command: exit code, type and key of the refusal, stderr, stdout."""
+    metadata = folder / "another" / "verl-0.12.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.12.0\n")
     good = ["scale=toy", f"{MODEL}={folder}/model", f"trainer.default_local_dir={folder}/checkpoints"]
     good += [f"data.{part}_files={folder}/good.parquet" for part in ("train", "val")]
-    typed = {" ".join(case): [*good, *(item.format(folder=folder) for item in case)] for case in cases}
+    cases = [("sppo", case) for case in (*REFUSED, GOOD, LARGE, ("--help",))]
+    cases += [("step_ppo", case) for case in (*NO_CRITIC, AWAKE)]
+    typed = {
+        " ".join(case): [recipe, [*good, *(item.format(folder=folder) for item in case)], {}, []]
+        for recipe, case in cases
+    }
+    for world, (environment, *_) in WORLDS.items():
+        path = [str(metadata.parent)] if world == "another verl" else []
+        typed[world] = ["sppo", [*good, *GOOD], environment, path]
     (folder / "cases.json").write_text(json.dumps(typed))
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
     done = subprocess.run(
-        [sys.executable, "-c", RUN_CASES, str(folder / "cases.json"), recipe],
-        env=cleared | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"} | environment,
+        [sys.executable, "-c", RUN_CASES, str(folder / "cases.json")],
+        env=cleared | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -131,14 +156,6 @@ def launch_all(cases, folder, recipe="sppo", **environment):
     found = json.loads(done.stdout.split("RESULT")[1].splitlines()[0])
     assert found["ray"] is False
     return found["told"]
-
-
-GOOD, LARGE = ("--dry-run",), (f"{MODEL}={{folder}}/large", "--dry-run")
-
-
-@pytest.fixture(scope="module")
-def launched(folder):
-    return launch_all([*REFUSED, GOOD, LARGE, ("--help",)], folder)
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=" ".join)
@@ -167,27 +184,20 @@ def test_help(launched):
     assert code == 0 and "--dry-run" in out
 
 
-def test_a_lost_plugin_is_refused(folder):
-    (told,) = launch_all([GOOD], folder, VERL_USE_EXTERNAL_PLUGINS="none").values()
-    assert told[:2] == [2, "EnvironmentProblem"] and "VERL_USE_EXTERNAL_PLUGINS=none" in told[3]
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_environment_that_would_train_something_else_is_refused(launched, world):
+    _, kind, named = WORLDS[world]
+    code, found, _, error, _ = launched[world]
+    assert (code, found) == (2, kind) and named in error
 
 
-def test_a_missing_critic_is_refused_before_verl_reads_its_files(folder):
-    missing = {"critic.model.path=/no/such/critic": "MissingFileError", "critic.model.path=null": "ConfigError"}
-    awake = [("preset=prm", "trainer.device=cuda", "--dry-run")]
-    told = launch_all([*((case,) for case in missing), *awake], folder, recipe="step_ppo")
-    assert {case: told[case][:2] for case in missing} == {case: [2, kind] for case, kind in missing.items()}
-    for case in awake:
-        # On an accelerator verl lets a served reward model sleep, and never wakes the one in a pool of its own.
-        served = told[" ".join(case)][4].split("  reward_model:\n")[1]
-        assert "enable_resource_pool: true" in served
-        assert "2 devices, 1 x 1 train" in told[" ".join(case)][4]
-        assert re.search(r"free_cache_engine: (\w+)", served)[1] == "false"
+def test_a_missing_critic_is_refused_before_verl_reads_its_files(launched):
+    assert {case: launched[" ".join(case)][:2] for case in NO_CRITIC} == {c: [2, k] for c, k in NO_CRITIC.items()}
 
 
-def test_an_unknown_verl_is_refused(folder, tmp_path):
-    metadata = tmp_path / "verl-0.12.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.12.0\n")
-    (told,) = launch_all([GOOD], folder, PYTHONPATH=str(tmp_path)).values()
-    assert told[:2] == [2, "UnknownUpstreamError"] and "0.12.0" in told[3]
+def test_a_reward_model_of_its_own_pool_stays_awake_on_an_accelerator(launched):
+    """verl would let it sleep and never wake it."""
+    out = launched[" ".join(AWAKE)][4]
+    served = out.split("  reward_model:\n")[1]
+    assert "enable_resource_pool: true" in served and "2 devices, 1 x 1 train" in out
+    assert re.search(r"free_cache_engine: (\w+)", served)[1] == "false"

@@ -206,12 +206,12 @@ def reference(reference_with) -> Reference:
 
 @pytest.fixture(scope="session")
 def jobs() -> list[Job]:
-    """24 requests that mix prompt lengths, shared prefixes, strategies, caps and lengths."""
+    """13 requests that mix prompt lengths, shared prefixes, strategies, caps and lengths."""
     dice = random.Random(1)
     shared = [dice.randrange(2, VOCAB) for _ in range(40)]
     strategies = ["word", "word", "word", "bernoulli", "chunk", "sentence", "senior", "junior", "alternating"]
     jobs = []
-    for i in range(24):
+    for i in range(13):
         prompt = (shared if i % 3 == 0 else []) + [dice.randrange(2, VOCAB) for _ in range(dice.randrange(3, 120))]
         tandem = dict(
             selection_strategy=strategies[i % len(strategies)],

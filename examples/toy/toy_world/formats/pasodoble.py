@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from toy_world.formats import Example, Split, arithmetic
+from toy_world.starts import digest_of
 from toy_world.warm_up import greedy_accuracy, warm_up
 
 DATA_SOURCE = "toy_pasodoble"
@@ -112,6 +113,7 @@ def _warm_up_proposer(
                 f"finished {accuracy.finished:.1%}, {time.monotonic() - started:.0f} s",
                 flush=True,
             ),
+            start=digest_of(model),
         )
     finally:
         torch.set_num_threads(threads)

@@ -23,6 +23,7 @@ from recipes.serl.instructions import (
     load_template,
     parse_instructions,
 )
+from toy_world import starts
 from toy_world.formats import Example, Split, arithmetic
 from toy_world.formats.arithmetic import ABILITY, DATA_SOURCE, MAX_RESPONSE_TOKENS, TEMPLATES, grade
 from toy_world.warm_up import WarmUpError, _loss, encode, greedy_accuracy
@@ -66,7 +67,18 @@ def write_more(folder: Path, split: Split, tokenizer: PreTrainedTokenizerBase, s
     torch.set_num_threads(1)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder / "model")
-        report = teach(model, tokenizer, split, seeds, seed)
+        known = {_question(example) for example in split.train}
+        report = starts.train_or_read(
+            model,
+            tokenizer,
+            split.train,
+            (seed, Path(__file__).read_text("utf-8"), starts.digest_of(model)),
+            lambda: teach(model, tokenizer, split, seeds, seed),
+            lambda: (
+                measure_generator(model, tokenizer, seeds, known, seed)
+                | {"accuracy": greedy_accuracy(model, tokenizer, split.test, grade, MAX_RESPONSE_TOKENS).graded}
+            ),
+        )
     finally:
         torch.set_num_threads(threads)
     model.save_pretrained(folder / "model")
