@@ -43,6 +43,13 @@ def check_resources(config: DictConfig) -> None:
             f"actor_rollout_ref.rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend} cannot send "
             "weights to other devices: set nccl or another backend of verl's, or gloo on a CPU"
         )
+    if rollout.checkpoint_engine.backend == "delta_sharded":
+        key = "actor_rollout_ref.rollout.checkpoint_engine.backend"
+        raise ConfigError(
+            f"{key}=delta_sharded sends what changed alone, so that a lost weight sync would go unseen "
+            "(recipes/core/sync_guard.py compares whole syncs): set nccl",
+            key,
+        )
     model = config.actor_rollout_ref.model
     if (model.lora_rank > 0 or model.get("lora_adapter_path")) and not model.get("lora", {}).get("merge"):
         raise ConfigError(

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from recipes.core import files
 from recipes.errors import StateError
 
@@ -92,6 +94,50 @@ def load_metrics(folder: Path) -> dict[str, float]:
         return dict(json.loads((folder / METRICS_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
+
+
+SETTINGS_FILE = "settings.json"
+# What a checkpoint brings back whatever the config says: weights, and the optimizer's own numbers (torch keeps the
+# learning rate in the state of the schedule as well). Changed on resume, they would be ignored without a word.
+RESTORED = tuple(
+    f"{owner}.{key}"
+    for actor, model in (
+        ("actor_rollout_ref.actor", "actor_rollout_ref"),
+        ("critic", "critic"),
+        ("proposer.actor_rollout_ref.actor", "proposer.actor_rollout_ref"),
+    )
+    for owner, key in ((model, "model.path"), *((f"{actor}.optim", name) for name in ("lr", "weight_decay", "betas")))
+)
+
+
+def restored_settings(config: Any) -> dict[str, Any]:
+    """The values of `RESTORED` that a config has."""
+    found = {key: OmegaConf.select(config, key) for key in RESTORED}
+    return {key: list(v) if OmegaConf.is_list(v) else v for key, v in found.items() if v is not None}
+
+
+def save_settings(folder: Path, config: Any) -> None:
+    """Write `restored_settings` into a checkpoint."""
+    files.write_json(folder / SETTINGS_FILE, restored_settings(config))
+
+
+def check_settings(folder: Path, config: Any) -> None:
+    """Refuse to resume with another learning rate or another model than the checkpoint brings back.
+
+    A model folder that is no longer there may have moved, and passes.
+
+    Raises:
+        StateError: with the key, what it was and what it is.
+    """
+    path = folder / SETTINGS_FILE
+    was, now = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}, restored_settings(config)
+    for key in was.keys() & now.keys():
+        moved = key.endswith(".path") and Path(was[key]).is_absolute() and not Path(was[key]).exists()
+        if was[key] != now[key] and not moved:
+            raise StateError(
+                f"{key} was {was[key]} in {folder}, which brings it back, and is {now[key]} now: set it as it was, or "
+                "start from the exported model in another trainer.default_local_dir"
+            )
 
 
 def check(path: str | Path) -> None:

@@ -119,6 +119,7 @@ class DuetTrainer(PPOTrainerSync):
         # verl names the checkpoint as the latest at the end of its save, so all else has to be there before.
         folder = state.step_folder(self.config, self.global_steps)
         self.save_own_state(folder)
+        state.save_settings(folder, self.config)
         state.save_metrics(folder, {"training/global_step": self.global_steps, **self._step_metrics})
         super()._save_checkpoint()
         self._saved_step = self.global_steps

@@ -219,6 +219,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         adapter_folder = config.actor_rollout_ref.model.get("lora_adapter_path")
         rank = None if adapter_folder else adapter_checks.adapter_rank(config)
         resume.check_shards(state.resumed_folder(config, step), devices, rank)
+        state.check_settings(state.resumed_folder(config, step), config)
     metrics = _metrics_file(config)
     if metrics is not None:
         metrics.parent.mkdir(parents=True, exist_ok=True)

@@ -105,6 +105,8 @@ def test_a_finished_run_trains_nothing_more(start, small):
     again = start("recipes.sppo.main", *arguments)
     assert again.wait(120) == 0
     assert "nothing is left to train" in again.log
+    faster = start("recipes.sppo.main", *arguments, "actor_rollout_ref.actor.optim.lr=0.1")
+    assert faster.wait(120) == 2 and "actor_rollout_ref.actor.optim.lr was 0.0005 in" in faster.log
 
 
 @pytest.mark.long

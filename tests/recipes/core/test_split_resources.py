@@ -81,6 +81,7 @@ def test_engines_that_fill_nodes_or_fit_into_one_pass(nodes, per_node, tensor, p
         ({"n_gpus_per_node": 0}, "set both to at least 1"),
         ({"checkpoint_engine.backend": "naive"}, "backend=naive cannot send weights to other devices: set nccl"),
         ({"checkpoint_engine.backend": None}, "backend=None cannot send weights"),
+        ({"checkpoint_engine.backend": "delta_sharded"}, "a lost weight sync would go unseen"),
         ({"tensor_model_parallel_size": 8}, "an engine of 8 devices"),
         ({"n_gpus_per_node": 3}, "an engine of 2 devices"),
         # Six devices are three engines of two, of which one would have to lie on both nodes.

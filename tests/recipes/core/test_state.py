@@ -1,6 +1,7 @@
 """State beside a checkpoint comes back as it was, or is refused with the reason and a way out."""
 
 import json
+import re
 
 import numpy
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from recipes.core import state as state_module
 from recipes.core.state import METRICS_FILE, load, load_metrics, resumed_folder, save, save_metrics, step_folder
 from recipes.errors import CheckpointError, StateError
 
@@ -97,3 +99,38 @@ def test_a_checkpoint_without_metrics_or_with_damaged_ones_knows_nothing(tmp_pat
     if text is not None:
         (tmp_path / METRICS_FILE).write_text(text)
     assert load_metrics(tmp_path) == {}
+
+
+def run_with(folder, **changes):
+    actor = {"optim": {"lr": 1e-6, "weight_decay": 0.01, "betas": [0.9, 0.999], "lr_warmup_steps": 5}}
+    config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": str(folder)}, "actor": actor}})
+    for key, value in changes.items():
+        OmegaConf.update(config, f"actor_rollout_ref.{key.replace('__', '.')}", value)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, None),
+        ({"actor__optim__lr_warmup_steps": 9}, None),
+        ({"actor__optim__lr": 2e-6}, "actor_rollout_ref.actor.optim.lr"),
+        ({"actor__optim__betas": [0.9, 0.95]}, "actor_rollout_ref.actor.optim.betas"),
+        ({"model__path": "/another/model"}, "actor_rollout_ref.model.path"),
+    ],
+)
+def test_what_a_checkpoint_brings_back_cannot_be_set_otherwise(tmp_path, changes, refused):
+    """torch puts the learning rate back with the optimizer and with the schedule: another one would be ignored."""
+    state_module.save_settings(tmp_path, run_with(tmp_path))
+    changed = run_with(tmp_path, **changes)
+    if refused is None:
+        state_module.check_settings(tmp_path, changed)
+        return
+    with pytest.raises(StateError, match=f"^{re.escape(refused)} was "):
+        state_module.check_settings(tmp_path, changed)
+
+
+def test_a_model_folder_may_move_and_an_older_checkpoint_says_nothing(tmp_path):
+    state_module.check_settings(tmp_path, run_with("/any"))
+    state_module.save_settings(tmp_path, run_with(tmp_path / "gone"))
+    state_module.check_settings(tmp_path, run_with("/its/new/place"))
