@@ -104,7 +104,17 @@ def test_metadata(wheel):
     fields = metadata(wheel)
     assert (fields["Name"], fields["License-Expression"]) == ("verl-duets", "Apache-2.0")
     assert set(fields["Requires-Python"].split(",")) == {">=3.11", "<3.13"}
-    assert set(fields.get_all("Provides-Extra")) == {"cpu", "gpu", "judge", "dpo", "dev", "smollm2"}
+    assert set(fields.get_all("Provides-Extra")) == {
+        "cpu",
+        "gpu",
+        "judge",
+        "dpo",
+        "dev",
+        "smollm2",
+        "site",
+        "flash",
+        "split",
+    }
     assert fields["License-File"] == "LICENSE"
 
 

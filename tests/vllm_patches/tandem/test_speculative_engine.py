@@ -75,12 +75,12 @@ def test_greedy_with_prompts_in_chunks_and_a_cold_and_a_warm_cache(engine, jobs,
     assert engine.run(jobs) == expected
     stats = engine.stats()
     outcome = stats["outcome"]
-    assert stats["cached_tokens"] < 500
+    cold = stats["cached_tokens"]
     assert 0.3 < outcome["passed"] / outcome["tested"] < 0.95, "drafts of the senior's turns stand, and do not"
     assert stats["emitted_per_round"] == outcome["emitted"] / outcome["rounds"] > 1.5
     assert stats["acceptance"] == outcome["passed"] / outcome["tested"]
     assert engine.run(jobs) == expected
-    assert engine.stats()["cached_tokens"] > 1000
+    assert engine.stats()["cached_tokens"] > cold + 500
     length = engine.llm.llm_engine.engine_core.engine_core.scheduler.draft_length
     assert length.current < length.bound == 4, "such acceptance is not worth four drafts of an equal junior"
 
