@@ -3,7 +3,7 @@
 #
 # Lanes run side by side: trainings and other real runs (runs), what needs a core (units, other_units), what mostly waits
 # for processes, limits and servers (waits). Each line comes as it is printed, behind the name of its lane, and stands in
-# outputs/tests_LANE.log. What failed beside the trainings runs once more alone, and counts as failed if it fails again;
+# outputs/tests_LANE.log. What failed beside other lanes runs once more alone, and counts as failed if it fails again;
 # outputs/failed_first.txt names it all the same. At the end comes a table of what every test file took.
 #
 #   RANDOM_ORDER=7 bash tests/run.sh      the files in another order, and the tests of each
@@ -70,9 +70,9 @@ lane other_units
 for name in waits runs units other_units; do
     finish "$name"
 done
-for name in units other_units waits; do
+for name in runs units other_units waits; do
     if ((CODES[$name] == 1)); then
-        _duets_stage "What failed in $name beside the trainings, once more alone"
+        _duets_stage "What failed in $name beside the other lanes, once more alone"
         lane "$name" --last-failed --last-failed-no-failures none
         wait "${LANES[$name]}"
         CODES[$name]=$?

@@ -26,7 +26,7 @@ SMALL = (
     "trainer.test_freq=-1",
     "trainer.save_freq=-1",
 )
-HANGS_AFTER = 400.0
+HANGS_AFTER = 580.0
 """Seconds. A training of a few steps takes a minute alone on two cores, and a few times that beside other work."""
 
 

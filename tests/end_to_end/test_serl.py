@@ -14,7 +14,7 @@ import pytest
 
 from recipes.core.state import load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 SMALL = (
     "scale=toy",
     "data.train_batch_size=8",
