@@ -111,8 +111,9 @@ RESTORED = tuple(
 
 
 def restored_settings(config: Any) -> dict[str, Any]:
-    """The values of `RESTORED` that a config has."""
-    found = {key: OmegaConf.select(config, key) for key in RESTORED}
+    """The values of `RESTORED` that a config has; a critic that is off has none."""
+    critic = bool(OmegaConf.select(config, "critic.enable"))
+    found = {key: OmegaConf.select(config, key) for key in RESTORED if critic or not key.startswith("critic.")}
     return {key: list(v) if OmegaConf.is_list(v) else v for key, v in found.items() if v is not None}
 
 
@@ -127,10 +128,14 @@ def check_settings(folder: Path, config: Any) -> None:
     A model folder that is no longer there may have moved, and passes.
 
     Raises:
-        StateError: with the key, what it was and what it is.
+        StateError: with the key, what it was and what it is; or the file is damaged.
     """
     path = folder / SETTINGS_FILE
-    was, now = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}, restored_settings(config)
+    try:
+        was = dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (ValueError, TypeError) as error:
+        raise StateError(f"{path} is damaged ({error}): {REMEDY}") from error
+    now = restored_settings(config)
     for key in was.keys() & now.keys():
         moved = key.endswith(".path") and Path(was[key]).is_absolute() and not Path(was[key]).exists()
         if was[key] != now[key] and not moved:

@@ -1,5 +1,6 @@
 """State beside a checkpoint comes back as it was, or is refused with the reason and a way out."""
 
+import contextlib
 import json
 import re
 
@@ -130,7 +131,22 @@ def test_what_a_checkpoint_brings_back_cannot_be_set_otherwise(tmp_path, changes
         state_module.check_settings(tmp_path, changed)
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_critic_that_is_off_has_no_say(tmp_path, enabled):
+    one, other = (OmegaConf.create({"critic": {"enable": enabled, "optim": {"lr": lr}}}) for lr in (1e-5, 1e-6))
+    state_module.save_settings(tmp_path, one)
+    with pytest.raises(StateError, match="critic.optim.lr") if enabled else contextlib.nullcontext():
+        state_module.check_settings(tmp_path, other)
+
+
 def test_a_model_folder_may_move_and_an_older_checkpoint_says_nothing(tmp_path):
     state_module.check_settings(tmp_path, run_with("/any"))
     state_module.save_settings(tmp_path, run_with(tmp_path / "gone"))
     state_module.check_settings(tmp_path, run_with("/its/new/place"))
+
+
+@pytest.mark.parametrize("text", ["", "[1", "3", "null"])
+def test_damaged_settings_are_refused_with_their_file(tmp_path, text):
+    (tmp_path / state_module.SETTINGS_FILE).write_text(text)
+    with pytest.raises(StateError, match="settings.json is damaged"):
+        state_module.check_settings(tmp_path, run_with(tmp_path))
