@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 from recipes.errors import ConfigError
 from recipes.launch import signals as run_signals
@@ -127,7 +127,7 @@ def train(monkeypatch, tmp_path):
         events, requests, trainer = [], Memory(), object.__new__(DuetTrainer)
         monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", lambda self: events.append(("save", self.global_steps)))
         monkeypatch.setattr(PPOTrainerSync, "on_step_end", lambda self: events.append(("weights", self.global_steps)))
-        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tmp_path))
+        trainer.config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
         trainer.requests, trainer.global_steps, trainer.total_training_steps = requests, 1, steps
         trainer._saves_done, trainer._saved_step, trainer._step_metrics = None, -1, {}
         while trainer.global_steps <= trainer.total_training_steps:

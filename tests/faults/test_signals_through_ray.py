@@ -11,8 +11,8 @@ import pytest
 pytestmark = pytest.mark.timeout(280)
 DRIVER = """
 import sys, tempfile, time
-from types import SimpleNamespace
 import ray
+from omegaconf import OmegaConf
 from recipes.core.requests import RayRequests
 from recipes.launch import cluster
 from recipes.launch import signals as run_signals
@@ -30,7 +30,7 @@ class Runner:
         PPOTrainerSync.on_step_end = lambda self: None
         trainer = object.__new__(DuetTrainer)
         trainer.save_own_state, trainer._step_metrics = lambda folder: None, {}
-        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tempfile.mkdtemp()))
+        trainer.config = OmegaConf.create({"trainer": {"default_local_dir": tempfile.mkdtemp()}})
         trainer.requests, trainer.total_training_steps, trainer.global_steps = requests, 10_000, 1
         trainer._saves_done, trainer._saved_step = None, -1
         while trainer.global_steps <= trainer.total_training_steps:
