@@ -16,6 +16,8 @@ cd "$DUETS_ROOT" || exit 1
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # The models are tiny: a second thread per process only gets into the way of the next process.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Compiled once, and not by each of some hundred processes.
+unset PYTHONDONTWRITEBYTECODE
 
 if [[ $# -gt 1 || ($# -eq 1 && "$1" != --long) ]]; then
     exec "$DUETS_PYTHON" -m pytest "$@"

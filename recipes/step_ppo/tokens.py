@@ -5,12 +5,16 @@ A text (ReAct) is taken as it stands, with BOS where the tokenizer adds one, and
 the text of a single message.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from recipes.step_ppo.steps import covering_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Prompt = str | list[dict[str, str]]
 """A plain text, or the messages of a conversation."""
@@ -32,6 +36,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: there is none, as when `name` is only what an endpoint calls its model.
     """
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
