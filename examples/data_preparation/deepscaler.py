@@ -1,11 +1,12 @@
 """Write DeepScaleR and the benchmarks that select checkpoints as verl parquet.
 
-    python examples/data_preparation/deepscaler.py --output-dir outputs/data/deepscaler --amc-file amc23_25.jsonl
+    python -m recipes.evaluation.prepare amc23_25
+    python examples/data_preparation/deepscaler.py --amc-file outputs/benchmarks/amc23_25.jsonl
 
 train.parquet (39,309 rows) and heldout.parquet (1,000) come from DeepScaleR; amc.parquet, aime.parquet (2024 to 2026)
-and minerva.parquet are for validation. No hub copy of all AMC 12 problems of 2023 to 2025 is known: give them as a
-jsonl file with `question` and `answer`, or do without, which takes the 40 problems of 2023. `--source NAME=ID` replaces
-a dataset by another id, or by a local folder that `datasets` can load, with the same columns.
+and minerva.parquet are for validation. The first command fetches the published 121 problems of AMC 12 2023 to 2025; any
+jsonl file with `question` and `answer` does as well, and without `--amc-file` it is the 40 problems of 2023. `--source
+NAME=ID` replaces a dataset by another id, or by a local folder that `datasets` can load, with the same columns.
 """
 
 import argparse
@@ -125,14 +126,16 @@ def chosen_sources(replacements: Iterable[str], amc_file: Path | None) -> dict[s
     if amc_file is not None:
         if not amc_file.is_file():
             raise ValueError(f"--amc-file {amc_file} does not exist")
-        sources["amc"] = Source(str(amc_file), "train", "question", "answer")
+        with amc_file.open(encoding="utf-8") as lines:
+            prepared = '"gold"' in lines.readline()
+        sources["amc"] = Source(str(amc_file), "train", "question", "gold" if prepared else "answer")
     return sources
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output-dir", type=Path, default=Path("outputs/data/deepscaler"))
-    parser.add_argument("--amc-file", type=Path, help="AMC 12 of 2023 to 2025 as jsonl with question and answer")
+    parser.add_argument("--amc-file", type=Path, help="AMC 12 of 2023 to 2025, as prepare writes them")
     parser.add_argument("--source", action="append", default=[], metavar="NAME=ID")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="held-out rows (default: %(default)s)")
     options = parser.parse_args()

@@ -21,6 +21,7 @@ launch() {
     ${VAL_FILES:+data.val_files="$(quoted "${VAL_FILES}")"} \
     ${NGPUS:+trainer.n_gpus_per_node="${NGPUS}"} \
     ${NNODES:+trainer.nnodes="${NNODES}"} \
+    ${THINKING:+"++data.apply_chat_template_kwargs.enable_thinking=${THINKING}"} \
     ${ROLLOUT:+"${rollout}.name=${ROLLOUT}"} \
     ${TP:+"${rollout}.tensor_model_parallel_size=${TP}"} \
     ${GPU_MEMORY_UTILIZATION:+"${rollout}.gpu_memory_utilization=${GPU_MEMORY_UTILIZATION}"} \

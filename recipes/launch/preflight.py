@@ -76,6 +76,20 @@ def expand_home(config: DictConfig) -> None:
             OmegaConf.update(config, key, [os.path.expanduser(item) for item in value])
 
 
+def make_paths_absolute(config: DictConfig) -> None:
+    """Write out relative paths: workers of a cluster that was running before stand in the folder it was started in."""
+
+    def absolute(key: str, path: Any) -> Any:
+        named = isinstance(path, str) and path and "://" not in path
+        return os.path.abspath(path) if named and (key.endswith("_dir") or os.path.exists(path)) else path
+
+    for key, value in flatten(config).items():
+        if key.endswith(("path", "_files", "_file", "_dir")):
+            new = [absolute(key, item) for item in value] if isinstance(value, list) else absolute(key, value)
+            if new != value:
+                OmegaConf.update(config, key, new)
+
+
 def local_tokenizer(path: str) -> Any:
     """The tokenizer of a model that is here; None where it is not, or cannot be loaded, which verl will say."""
     from transformers import AutoTokenizer

@@ -244,6 +244,8 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     limits.scale(config.actor_rollout_ref.model.path)
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
+    if address is not None:
+        preflight.make_paths_absolute(config)
     cluster.prepare_ray(config, device, address, more_devices)
     requests = RayRequests(run.name)
     monitor = Monitor(recipe.name, run, stall, step=lambda: requests.get("step"))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,3 +52,8 @@ def module_exists(name: str) -> bool:
 
 def placeholder(name: str) -> bool:
     return ".my_" in name or name.rpartition(".")[2].isupper()
+
+
+def test_no_sentence_is_too_long_to_read():
+    checked = subprocess.run([sys.executable, "tests/tools/prose.py"], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout

@@ -114,18 +114,20 @@ def toy_world(world) -> Path:
 
 @pytest.fixture
 def start(toy_world, tmp_path, monkeypatch):
-    """Start ``python -m MODULE overrides...`` in a folder of its own; whatever is left at the end of the test is
-    killed."""
+    """Start ``python -m MODULE overrides...``, or a launcher, in a folder of its own; its end is that of the test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     runs: list[Run] = []
     seen: list[psutil.Process] = []
 
     def begin(module: str, *overrides: str, environment: dict[str, str] | None = None) -> Run:
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
+        script = module.endswith(".sh")
+        command = ["bash", str(REPOSITORY / module)] if script else [sys.executable, "-m", module]
+        cleared["PATH"] = f"{Path(sys.executable).parent}:{cleared['PATH']}"
         variables = {"TOY_DIR": str(toy_world), "VERL_FILE_LOGGER_PATH": str(tmp_path / "metrics.jsonl")}
         with (tmp_path / "log.txt").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *overrides],
+                [*command, *overrides],
                 cwd=tmp_path,
                 env=cleared | variables | (environment or {}),
                 stdout=log,

@@ -146,23 +146,18 @@ def test_a_senior_that_always_writes_trains_on_every_token(start, small):
 
 
 @pytest.fixture
-def junior(toy_world, vllm_server, tmp_path):
-    """The toy model behind vLLM's own OpenAI-compatible server."""
-    with vllm_server(toy_world / "model", tmp_path / "junior.log", max_model_len=128) as url:
-        yield url
+def portable(start, small, toy_world):
+    """The launcher with a device for each model; the CPU has as many as one names."""
+    served = "--dtype float32 --max-model-len 128 --enforce-eager --kv-cache-memory-bytes 67108864"
+    variables = {"SCALE": "toy", "MODEL_PATH": str(toy_world / "model"), "JUNIOR_DEVICE": "1", "JUNIOR_ARGS": served}
+    variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return lambda *more: start("recipes/tandem/run_qwen3_4b.sh", *small, *more, environment=variables)
 
 
 @pytest.mark.long
-def test_the_portable_path_trains(start, small, junior):
+def test_the_portable_path_trains(portable):
     """Two ordinary engines: the same coins, the same mask, the same agreement of rollout and actor."""
-    run = start(
-        "recipes.tandem.main",
-        *small,
-        "preset=portable",
-        f"algorithm.tandem.portable.junior_url={junior}",
-        "algorithm.tandem.portable.junior_name=toy",
-        "trainer.total_training_steps=2",
-    )
+    run = portable("trainer.total_training_steps=2")
     assert run.wait() == 0, run.log[-6000:]
     for step in run.metrics().values():
         redraws = step["tandem/redraws_per_response"] * 256
@@ -170,20 +165,16 @@ def test_the_portable_path_trains(start, small, junior):
         assert step["tandem/switches_per_response"] > 1
         assert step["training/rollout_probs_diff_mean"] < 1e-5
         assert step["actor/grad_norm"] > 0
+    deadline = time.monotonic() + 30
+    while juniors := [p.pid for p in psutil.process_iter(["cmdline"]) if "junior" in (p.info["cmdline"] or [])]:
+        assert time.monotonic() < deadline, juniors
+        time.sleep(0.2)
 
 
 @pytest.mark.long
-def test_the_portable_path_trains_on_the_juniors_tokens(start, small, junior):
+def test_the_portable_path_trains_on_the_juniors_tokens(portable):
     """The junior's tokens weigh a tenth, and only the senior's are compared."""
-    run = start(
-        "recipes.tandem.main",
-        *small,
-        "preset=portable",
-        f"algorithm.tandem.portable.junior_url={junior}",
-        "algorithm.tandem.portable.junior_name=toy",
-        "algorithm.tandem.junior_token_loss_weight=0.1",
-        "trainer.total_training_steps=2",
-    )
+    run = portable("algorithm.tandem.junior_token_loss_weight=0.1", "trainer.total_training_steps=2")
     assert run.wait() == 0, run.log[-6000:]
     assert "junior_token_loss_weight=0.1 trains on the junior's tokens" in run.log
     steps = run.metrics()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -58,6 +59,29 @@ def test_files_are_verls_and_held_out_rows_are_apart(sources, tmp_path):
         )
     assert [row["data_source"] for row in files["aime"]] == ["aime24"] * 3 + ["aime25"] * 3 + ["aime26"] * 3
     assert [row["extra_info"]["index"] for row in files["aime"]] == list(range(9))
+
+
+def test_the_amc_file_is_what_the_evaluation_prepares(sources, tmp_path):
+    from recipes.evaluation import benchmark_rows
+    from recipes.evaluation import prepare as evaluation
+
+    rows = [
+        {
+            "data_source": "amc",
+            "prompt": [{"role": "user", "content": f"What is {n} + {n}?{benchmark_rows._TANDEM_INSTRUCTION}"}],
+            "reward_model": {"style": "rule", "ground_truth": str(2 * n)},
+            "extra_info": {"index": n},
+        }
+        for n in range(121)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "source.parquet")
+    evaluation.prepare("amc23_25", tmp_path / "benchmarks", tmp_path / "source.parquet")
+    run = prepare(sources, tmp_path / "out", "--amc-file", str(tmp_path / "benchmarks" / "amc23_25.jsonl"))
+    assert run.returncode == 0, run.stderr
+    written = pq.read_table(tmp_path / "out" / "amc.parquet").to_pylist()
+    asked = [row["prompt"][0]["content"] for row in written]
+    assert all(text.startswith(f"What is {n} + {n}?\n\n") and text.count("boxed") == 1 for n, text in enumerate(asked))
+    assert [row["reward_model"] for row in written] == [row["reward_model"] for row in rows]
 
 
 @pytest.mark.parametrize(

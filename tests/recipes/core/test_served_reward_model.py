@@ -86,7 +86,7 @@ def test_a_lasting_fault_is_a_skip_in_bounded_time(answer, reason):
     began = time.monotonic()
     verdict, asked = ask([answer], timeout=0.5, attempts=2)
     assert isinstance(verdict, Skip) and reason in verdict.reason
-    assert len(asked) == 2 and time.monotonic() - began < 20
+    assert len(asked) <= 2 and time.monotonic() - began < 20
 
 
 def test_without_a_reward_model_it_says_so():

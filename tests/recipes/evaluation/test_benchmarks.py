@@ -409,3 +409,15 @@ def test_the_published_protocol_of_step_ppo_asks_as_the_recipe_does_and_reads_it
         options = {**benchmark.grading, **protocol["grading"]["multiple_choice"]}
         (graded,) = grade(benchmark.kind, samples, {"0": benchmark.problems[0].gold}, options).values()
         assert [one.right for one in graded] == [True, False]
+
+
+def test_the_published_protocol_of_pasodoble_asks_as_the_solver_is_asked():
+    from recipes.pasodoble.prompts import Prompts
+
+    protocol = yaml.safe_load(
+        (Path(benchmarks.__file__).parent / "config/protocol/published/pasodoble.yaml").read_text()
+    )
+    problem = benchmarks.Problem("0", "What is 1 + 1?", "2")
+    own = benchmarks.Benchmark("b", "math", (problem,), "not this {question}", {}, {})
+    asked = prompts.messages(problem, own, PromptOptions(**protocol["prompt"]))
+    assert asked == Prompts().for_solver("What is 1 + 1?")

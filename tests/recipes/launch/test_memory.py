@@ -36,6 +36,12 @@ def test_sizes_that_no_model_has_are_no_shape(wrong, tmp_path, monkeypatch):
     assert memory.shape_of(str(tmp_path)) is None and memory.shape_of(None) is None
 
 
+@pytest.mark.parametrize("scale", ["logiqa2_llama2_7b", "qwen3_4b"])
+def test_two_devices_that_train_beside_two_that_serve_the_prm_are_enough(parts, scale):
+    models, engines = parts("step_ppo", f"scale={scale}")
+    assert memory.problem_of(models, engines, 80 * GIB, host=False) is None
+
+
 def saved_bytes(model, tokens):
     """Bytes that autograd keeps for the backward pass of the layers, each storage once, parameters left out."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

@@ -139,6 +139,25 @@ def test_the_home_folder_is_written_out_for_everybody(monkeypatch):
     assert config.trainer == {"default_local_dir": "/users/me/runs", "n": 1}
 
 
+def test_a_joined_cluster_is_told_where_relative_paths_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.parquet").touch()
+    config = OmegaConf.create(
+        {
+            "data": {"train_files": ["a.parquet", "owner/set"], "val_files": "a.parquet"},
+            "model": {"path": "owner/model", "hook_path": "pkg://recipes.x"},
+            "trainer": {"default_local_dir": "outputs/run", "project_name": "a.parquet", "some_dir": None},
+        }
+    )
+    preflight.make_paths_absolute(config)
+    here = str(tmp_path / "a.parquet")
+    assert config.data == {"train_files": [here, "owner/set"], "val_files": here}
+    assert config.model == {"path": "owner/model", "hook_path": "pkg://recipes.x"}
+    assert config.trainer == {
+        "default_local_dir": str(tmp_path / "outputs/run"), "project_name": "a.parquet", "some_dir": None
+    }  # fmt: skip
+
+
 def test_a_model_that_reads_ids_as_other_words_is_refused(tmp_path):
     def model(name, words):
         vocabulary = {word: number for number, word in enumerate(["<unk>", *words])}

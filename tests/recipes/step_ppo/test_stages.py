@@ -318,8 +318,12 @@ def many_trajectories(tmp_path):
     return ["--trajectories", str(tmp_path / "t.jsonl")]
 
 
+IN_LONG = ("collect", "teach", "states", "score")
+"""Stages with the loop of `complete`, which asks an endpoint, or of `pairs`, which reads files."""
+
+
 @pytest.mark.parametrize(
-    "stage", ["collect", "teach", "complete", "states", "pairs", pytest.param("score", marks=pytest.mark.long)]
+    "stage", ["complete", "pairs", *(pytest.param(name, marks=pytest.mark.long) for name in IN_LONG)]
 )
 def test_sigkill(stage, data, collected, sampled_states, tokenizer_folder, many_trajectories, tmp_path):
     """Killed twice while it writes, run again: the records of a run that was not."""

@@ -99,21 +99,22 @@ def lines(done: subprocess.CompletedProcess, kind: str) -> list:
     return [json.loads(line.removeprefix(kind + " ")) for line in done.stdout.splitlines() if line.startswith(kind)]
 
 
+# The training of tandem in CI has an engine in a process of its own.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
         pytest.param({}, id="one worker"),
-        pytest.param(dict(tensor_parallel_size=2, num_gpu_blocks_override=60), id="TP=2", marks=pytest.mark.long),
-        pytest.param(dict(enforce_eager=False), id="compiled", marks=pytest.mark.long),
-        pytest.param(dict(enforce_eager=False, tandem=dict(mode="lock_step")), id="compiled-l", marks=pytest.mark.long),
+        pytest.param(dict(tensor_parallel_size=2, num_gpu_blocks_override=60), id="TP=2"),
+        pytest.param(dict(enforce_eager=False), id="compiled"),
+        pytest.param(dict(enforce_eager=False, tandem=dict(mode="lock_step")), id="compiled-l"),
         # vLLM of torch 2.11 gave a junior with the senior's path the senior's compiled code.
-        pytest.param(dict(enforce_eager=False, junior="senior"), id="compiled-twin", marks=pytest.mark.long),
+        pytest.param(dict(enforce_eager=False, junior="senior"), id="compiled-twin"),
         pytest.param(
             dict(enforce_eager=False, junior="senior", tandem=dict(mode="lock_step")),
             id="compiled-twin-l",
-            marks=pytest.mark.long,
         ),
-        pytest.param(dict(tandem=dict(mode="speculative")), id="speculative", marks=pytest.mark.long),
+        pytest.param(dict(tandem=dict(mode="speculative")), id="speculative"),
     ],
 )
 def test_the_entry_point_brings_the_decoder_into_every_process(tmp_path, models, jobs, expected_with, more):
