@@ -65,4 +65,6 @@ def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> 
         tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
     except Exception as error:  # jinja's, or transformers' where there is no template
         why = " ".join(str(error).split())[:200] or type(error).__name__
+        if not getattr(tokenizer, "chat_template", None):
+            why = "the tokenizer has no chat template: take an instruct model, or a tokenizer with one"
     return len(every), len(kept), why

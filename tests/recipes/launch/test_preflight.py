@@ -216,7 +216,7 @@ def test_rows_that_verl_would_drop_are_counted_before_the_start(prompts):
         prompts([row("1 + 1 ?")] * 3, batch=4)
     with pytest.raises(DataError, match="first 2 rows: no system role here"):
         prompts([row("1 + 1 ?", role="system")] * 2, NO_SYSTEM)
-    with pytest.raises(DataError, match="first 2 rows: .*chat_template"):
+    with pytest.raises(DataError, match="first 2 rows: .*no chat template"):
         prompts([row("1 + 1 ?")] * 2, None)
 
 
