@@ -179,6 +179,7 @@ class DuetTrainer(PPOTrainerSync):
         if self.evaluation is not None:
             self.evaluation.after_step(self, metrics, timing_raw, last=global_steps >= self._planned_steps)
         self.measure_step(batch, metrics, timing_raw, global_steps, epoch)
+        print(progress_line(metrics, timing_raw.get("step", 0.0), global_steps, self.total_training_steps), flush=True)
 
     def measure_step(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, global_steps: int, epoch: int) -> None:
         """Add what verl measures of a step, or a recipe in its place."""
@@ -188,6 +189,16 @@ class DuetTrainer(PPOTrainerSync):
         super().on_train_end()
         if self.evaluation is not None and not self.stopped:
             self.evaluation.after_training(self)
+
+
+def progress_line(metrics: dict, seconds: float, step: int, total: int) -> str:
+    """A step for who watches: reward, held-out accuracy where it was measured, seconds, time left at this pace."""
+    own = "critic/score/mean"
+    rewards = {key.replace(own, "reward"): value for key, value in metrics.items() if key.endswith(own)}
+    said = [f"step {step} of {total}", *(f"{name} {value:.3f}" for name, value in rewards.items())]
+    accuracies = ((key.split("/"), value) for key, value in metrics.items() if key.startswith("val-core/"))
+    said += [f"held-out {key[1]} {value:.1%}" for key, value in accuracies if key[2] == "acc"]
+    return ", ".join([*said, f"{seconds:.0f} s", f"about {(total - step) * seconds / 60:.0f} min left"])
 
 
 def _verdict(info: dict, score: float) -> Result:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import signal
 import time
 
@@ -44,6 +45,8 @@ def test_train_and_be_asked_to_end(start, small):
     run = start("recipes.tandem.main", *small, *PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9")
     metrics = check_end_as_asked(run, 2)
     check_steps(metrics)
+    told = r"step 2 of 9, reward 0\.\d{3}, held-out toy_arithmetic \d+\.\d%, \d+ s, about \d+ min left"
+    assert re.search(told, run.log)
     assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[2].keys()
     assert [path.name for path in run.folder.rglob("best/best.json")] == ["best.json"]
 
