@@ -79,15 +79,16 @@ def expand_home(config: DictConfig) -> None:
 def make_paths_absolute(config: DictConfig) -> None:
     """Write out relative paths: workers of a cluster that was running before stand in the folder it was started in."""
 
-    def absolute(key: str, path: Any) -> Any:
-        named = isinstance(path, str) and path and "://" not in path
-        return os.path.abspath(path) if named and (key.endswith("_dir") or os.path.exists(path)) else path
+    def absolute(key: str, value: Any) -> Any:
+        if not isinstance(value, str) or not value or "://" in value:
+            return value
+        is_here = ("/" in value or "." in value) and os.path.exists(value)
+        return os.path.abspath(value) if is_here or key.endswith("_dir") else value
 
     for key, value in flatten(config).items():
-        if key.endswith(("path", "_files", "_file", "_dir")):
-            new = [absolute(key, item) for item in value] if isinstance(value, list) else absolute(key, value)
-            if new != value:
-                OmegaConf.update(config, key, new)
+        new = [absolute(key, item) for item in value] if isinstance(value, list) else absolute(key, value)
+        if new != value:
+            OmegaConf.update(config, key, new)
 
 
 def local_tokenizer(path: str) -> Any:

@@ -142,11 +142,13 @@ def test_the_home_folder_is_written_out_for_everybody(monkeypatch):
 def test_a_joined_cluster_is_told_where_relative_paths_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.parquet").touch()
+    (tmp_path / "parquet").touch()
     config = OmegaConf.create(
         {
             "data": {"train_files": ["a.parquet", "owner/set"], "val_files": "a.parquet"},
             "model": {"path": "owner/model", "hook_path": "pkg://recipes.x"},
-            "trainer": {"default_local_dir": "outputs/run", "project_name": "a.parquet", "some_dir": None},
+            "trainer": {"default_local_dir": "outputs/run", "project_name": "parquet", "some_dir": None},
+            "serl": {"seeds": "a.parquet"},
         }
     )
     preflight.make_paths_absolute(config)
@@ -154,8 +156,9 @@ def test_a_joined_cluster_is_told_where_relative_paths_are(tmp_path, monkeypatch
     assert config.data == {"train_files": [here, "owner/set"], "val_files": here}
     assert config.model == {"path": "owner/model", "hook_path": "pkg://recipes.x"}
     assert config.trainer == {
-        "default_local_dir": str(tmp_path / "outputs/run"), "project_name": "a.parquet", "some_dir": None
+        "default_local_dir": str(tmp_path / "outputs/run"), "project_name": "parquet", "some_dir": None
     }  # fmt: skip
+    assert config.serl.seeds == here
 
 
 def test_a_model_that_reads_ids_as_other_words_is_refused(tmp_path):
