@@ -5,8 +5,11 @@ The loss is ordinary trajectory-level DPO in both cases; process-DPO differs in 
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from recipes.core.rows import read_rows
+from recipes.errors import DataError
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions
 from recipes.step_ppo.pipeline.records import PairRecord, expand, read
@@ -53,6 +56,21 @@ def loss_settings(loss: str, *, beta: float = 0.1, label_smoothing: float = 0.0)
     }
 
 
+def published_pairs(path: Path) -> list[dict[str, str]]:
+    """Read the pairs of a file that the LPR code wrote: a list of objects with `id`, `chosen` and `reject`.
+
+    Raises:
+        DataError: an object without them.
+    """
+    pairs = []
+    for number, item in enumerate(read_rows(path)):
+        texts = {name: item.get(name) for name in ("chosen", "reject")}
+        if "id" not in item or not all(isinstance(text, str) and text.strip() for text in texts.values()):
+            raise DataError(f"{path}, item {number}: expected 'id', and texts 'chosen' and 'reject'")
+        pairs.append({"id": str(item["id"]), **{name: text.strip() for name, text in texts.items()}})
+    return pairs
+
+
 def preference_rows(questions: dict[str, Question], pairs: Sequence[dict], tokenizer: Any) -> list[dict[str, str]]:
     """Rows of TRL's format, a new dict each: the prompt's text, and responses that continue it.
 
@@ -73,7 +91,7 @@ def preference_rows(questions: dict[str, Question], pairs: Sequence[dict], token
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(__doc__)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
-    parser.add_argument("--pairs", nargs="+", required=True, help="output of pairs")
+    parser.add_argument("--pairs", nargs="+", required=True, help="output of pairs, or .json files of the LPR code")
     parser.add_argument("--model", required=True, help="initial policy, and frozen reference")
     parser.add_argument("--loss", choices=("sigmoid", "hinge", "ipo"), default="sigmoid")
     parser.add_argument("--beta", type=float, default=0.1)
@@ -96,7 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_finished(args.output, options):
         print(f"{args.output} is already trained with these options")
         return 0
-    pairs = list(read(expand(args.pairs), PairRecord, skip_corrupt=args.skip_corrupt))
+    paths = expand(args.pairs)
+    published = [path for path in paths if path.suffix == ".json"]
+    own = [path for path in paths if path not in published]
+    pairs = list(read(own, PairRecord, skip_corrupt=args.skip_corrupt))
+    pairs += [pair for path in published for pair in published_pairs(path)]
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     rows = preference_rows(load_questions(args.data), pairs, tokenizer)
     config = DPOConfig(

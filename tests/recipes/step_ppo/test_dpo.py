@@ -1,11 +1,13 @@
 """Settings of the preference losses, and the rows TRL reads."""
 
+import json
 import math
 
 import pytest
 
+from recipes.errors import DataError
 from recipes.step_ppo.pipeline.data import Question
-from recipes.step_ppo.pipeline.dpo import loss_settings, preference_rows
+from recipes.step_ppo.pipeline.dpo import loss_settings, preference_rows, published_pairs
 
 
 def log_sigmoid(x):
@@ -55,3 +57,13 @@ def test_rows_are_distinct_and_complete():
         preference_rows(questions, [{"id": "7", "chosen": "c", "reject": "r"}], None)
     with pytest.raises(ValueError, match="no pair"):
         preference_rows(questions, [], None)
+
+
+def test_pairs_that_the_published_code_wrote(tmp_path):
+    item = {"id": 7, "chosen": " Because.\n", "reject": "So.", "chosen_reward": 0.9, "reject_full_rewards": [[0.1]]}
+    (tmp_path / "pairs.json").write_text(json.dumps([item]))
+    assert published_pairs(tmp_path / "pairs.json") == [{"id": "7", "chosen": "Because.", "reject": "So."}]
+    for wrong in ({"chosen": "a", "reject": "b"}, item | {"reject": ""}, item | {"chosen": ["a"]}):
+        (tmp_path / "wrong.json").write_text(json.dumps([item, wrong]))
+        with pytest.raises(DataError, match=r"wrong.json, item 1: expected 'id', and texts 'chosen' and 'reject'"):
+            published_pairs(tmp_path / "wrong.json")
