@@ -40,6 +40,7 @@ EXTRAS = {
     "judge": ["openai>=2,<4", "tenacity>=9"],
     "smollm2": ["gguf>=0.17"],  # transformers reads the weights of examples/toy/smollm2.py with it
     "dpo": ["trl>=1.9,<1.13"],  # verl 0.9 imports a class that TRL 1.13 dropped
+    "tasks": ["reasoning-gym>=0.1.19"],  # examples/data_preparation/reasoning_gym_tasks.py
     "site": ["mkdocs-material>=9.6,<10", "mkdocstrings[python]>=0.30"],
     "dev": [
         "aiohttp>=3.9",

@@ -114,6 +114,7 @@ def test_metadata(wheel):
         "site",
         "flash",
         "split",
+        "tasks",
     }
     assert fields["License-File"] == "LICENSE"
 
