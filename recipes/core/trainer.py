@@ -14,6 +14,7 @@ mask is empty: they add nothing to a token-mean loss (its denominator counts mas
 number of sequences divides by the nominal mini-batch, so it is scaled by the share of rows that is left.
 """
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,8 +197,8 @@ def progress_line(metrics: dict, seconds: float, step: int, total: int) -> str:
     own = "critic/score/mean"
     rewards = {key.replace(own, "reward"): value for key, value in metrics.items() if key.endswith(own)}
     said = [f"step {step} of {total}", *(f"{name} {value:.3f}" for name, value in rewards.items())]
-    accuracies = ((key.split("/"), value) for key, value in metrics.items() if key.startswith("val-core/"))
-    said += [f"held-out {key[1]} {value:.1%}" for key, value in accuracies if key[2] == "acc"]
+    accuracies = ((re.fullmatch(r"val-core/(.+)/acc/mean@\d+", key), value) for key, value in metrics.items())
+    said += [f"held-out {key[1]} {value:.1%}" for key, value in accuracies if key]
     return ", ".join([*said, f"{seconds:.0f} s", f"about {(total - step) * seconds / 60:.0f} min left"])
 
 

@@ -130,8 +130,8 @@ def test_the_warnings_of_a_run_outlast_what_vllm_imports(tmp_path):
 
 
 def test_activating_twice_is_harmless():
-    before = dict(plugin.errors)
     plugin.start()
+    before = dict(plugin.errors)
     plugin.start()
     assert plugin.errors == before
 
