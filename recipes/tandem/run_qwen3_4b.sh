@@ -12,6 +12,8 @@ serve_junior() {
   local arguments port log url
   export MODEL_PATH="${MODEL_PATH:-Qwen/Qwen3-4B-Instruct-2507}" CUDA_VISIBLE_DEVICES="${SENIOR_DEVICE:-0}"
   PRESET=portable NGPUS="${NGPUS:-1}"
+  # All of the senior on one device of 80 GB leaves room for fewer tokens of a micro-batch than half of it on each of two.
+  [[ "${SCALE:-qwen3_4b}" != qwen3_4b ]] || MAX_TOKENS_PER_GPU="${MAX_TOKENS_PER_GPU:-6144}"
   port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
   log="outputs/junior_${port}.log" url="http://127.0.0.1:${port}"
   mkdir -p outputs

@@ -21,6 +21,10 @@ from recipes.evaluation.settings import problem_seed, read_settings
 PUBLISHED = (Path(benchmarks.__file__).parent / "config" / "protocol" / "published").glob("*.yaml")
 
 
+def published_protocol(name):
+    return yaml.safe_load((Path(benchmarks.__file__).parent / f"config/protocol/published/{name}.yaml").read_text())
+
+
 def write_jsonl(path, rows):
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
@@ -392,9 +396,7 @@ def test_the_published_protocol_of_step_ppo_asks_as_the_recipe_does_and_reads_it
     from recipes.step_ppo.pipeline.data import DATASETS
     from recipes.step_ppo.prompts import react_prompt
 
-    protocol = yaml.safe_load(
-        (Path(benchmarks.__file__).parent / "config/protocol/published/step_ppo.yaml").read_text()
-    )
+    protocol = published_protocol("step_ppo")
     item = {"text": "A or B.", "question": "Which?", "options": ["a", "b", "c", "d"], "answer": 1}
     raw = benchmarks.load("logiqa_v2", str(write_jsonl(tmp_path / "raw.jsonl", [item])), limit=1)
     asked = react_prompt(item["text"], item["question"], item["options"])
@@ -414,9 +416,7 @@ def test_the_published_protocol_of_step_ppo_asks_as_the_recipe_does_and_reads_it
 def test_the_published_protocol_of_pasodoble_asks_as_the_solver_is_asked():
     from recipes.pasodoble.prompts import Prompts
 
-    protocol = yaml.safe_load(
-        (Path(benchmarks.__file__).parent / "config/protocol/published/pasodoble.yaml").read_text()
-    )
+    protocol = published_protocol("pasodoble")
     problem = benchmarks.Problem("0", "What is 1 + 1?", "2")
     own = benchmarks.Benchmark("b", "math", (problem,), "not this {question}", {}, {})
     asked = prompts.messages(problem, own, PromptOptions(**protocol["prompt"]))

@@ -1,6 +1,8 @@
 """The memory estimate: real models of the same sizes, what each setting changes, and what cannot fit."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,6 +42,15 @@ def test_sizes_that_no_model_has_are_no_shape(wrong, tmp_path, monkeypatch):
 def test_two_devices_that_train_beside_two_that_serve_the_prm_are_enough(parts, scale):
     models, engines = parts("step_ppo", f"scale={scale}")
     assert memory.problem_of(models, engines, 80 * GIB, host=False) is None
+
+
+def test_a_device_is_enough_for_the_senior_whose_junior_has_its_own(parts):
+    launcher = (Path(__file__).parents[3] / "recipes/tandem/run_qwen3_4b.sh").read_text()
+    (tokens,) = re.findall(r"MAX_TOKENS_PER_GPU:-(\d+)", launcher)
+    alone = ("scale=qwen3_4b", "preset=portable", "trainer.n_gpus_per_node=1")
+    models, engines = parts("tandem", *alone, f"{GROUP}.actor.ppo_max_token_len_per_gpu={tokens}")
+    assert memory.problem_of(models, engines, 80 * GIB, host=False) is None
+    assert memory.problem_of(*parts("tandem", *alone), 80 * GIB, host=False), "the launcher's bound is not needed"
 
 
 def saved_bytes(model, tokens):
