@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recipes.evaluation import learning_curves, report
+from recipes.evaluation import report
 from reward_fns.math import score
 
 os.chdir(next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "examples/quickstart.sh").is_file()))
@@ -53,7 +53,7 @@ assert process.returncode == 0
 
 # %%
 run = report.read_run(f"{recipe}={out / recipe / 'metrics.jsonl'}")
-print(learning_curves.table([run], learning_curves.default_metrics([run])))
+print(report.table([run], report.default_metrics([run])))
 
 # %% [markdown]
 # Next: [which method when](../recipes/README.md), or [the reward in a verl job of your own](use_our_rewards.md).

@@ -6,8 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from recipes.evaluation import learning_curves, report
-from recipes.evaluation.learning_curves import LogError
+from recipes.evaluation import report
+from recipes.evaluation.report import LogError
 from recipes.evaluation.stats import wilson
 
 HELD_OUT = 500
@@ -36,7 +36,7 @@ def _validation_values(data: dict) -> list[tuple[int, float]]:
     return next((found[name] for name in BY_PREFERENCE if name in found), [])
 
 
-def validations(curves: learning_curves.Curves) -> list[tuple[int, float]]:
+def validations(curves: report.Curves) -> list[tuple[int, float]]:
     """(step, accuracy) of every validation, in order of steps."""
     steps = sorted({step for curve in curves.values() for step in curve})
     found = [
@@ -110,7 +110,7 @@ def main() -> int:
     try:
         run = report.read_run(f"{arguments.title or 'run'}={arguments.metrics}")
         if arguments.curve is not None:
-            report.draw([run], learning_curves.default_metrics([run]), arguments.curve, arguments.title)
+            report.draw([run], report.default_metrics([run]), arguments.curve, arguments.title)
             print(f"curve: {arguments.curve}")
         samples = samples_per_problem({metric: 0.0 for metric in run.curves})
         print(summary(validations(run.curves), arguments.held_out, samples))

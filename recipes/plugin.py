@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import NamedTuple
 
-from recipes.core import own_log, startup_errors
+from recipes.core import own_log
 
 ENTRY_POINT = "verl_duets"
 
@@ -38,14 +38,14 @@ TABLE: tuple[Row, ...] = (
     Row("policy_loss", "sppo", "recipes.sppo.verl_plugin:compute_sppo_policy_loss"),
     Row("trainer", "tandem", "recipes.tandem.trainer:TandemTrainer"),
     Row("agent_loop", "tandem", "recipes.tandem.agent_loop:TandemAgentLoop"),
-    Row("agent_loop", "tandem_portable", "recipes.tandem.portable.agent_loop:PortableTandemAgentLoop"),
+    Row("agent_loop", "tandem_portable", "recipes.tandem.portable.joint_writer:PortableTandemAgentLoop"),
     Row("rollout_replica", "tandem_vllm", "recipes.tandem.replica:TandemReplica"),
-    Row("rollout_adapter", "tandem_vllm", "recipes.tandem.server_adapter:TandemServerAdapter"),
+    Row("rollout_adapter", "tandem_vllm", "recipes.tandem.replica:TandemServerAdapter"),
     Row("trainer", "serl", "recipes.serl.trainer:SerlTrainer"),
     Row("adv_estimator", "serl_reinforce_pp", "recipes.serl.verl_plugin:compute_serl_reinforce_pp"),
     Row("adv_estimator", "serl_rloo", "recipes.serl.verl_plugin:compute_serl_rloo"),
     Row("adv_estimator", "serl_grpo", "recipes.serl.verl_plugin:compute_serl_grpo"),
-    Row("agent_loop", "serl_raw_prompt", "recipes.serl.agent_loop:RawPromptAgentLoop"),
+    Row("agent_loop", "serl_raw_prompt", "recipes.serl.generation:RawPromptAgentLoop"),
     Row("trainer", "step_ppo", "recipes.step_ppo.trainer:StepPPOTrainer"),
     Row("reward_manager", "step_ppo", "recipes.step_ppo.reward_manager:StepRewardManager"),
     Row("agent_loop", "step_ppo", "recipes.step_ppo.agent_loop:StepPPOAgentLoop"),
@@ -163,8 +163,8 @@ def why_verl_does_not_load_us() -> str | None:
         )
     if not entry_points(group="verl.plugins", name=ENTRY_POINT):
         return "this environment has no installed verl-duets for verl to find: run 'pip install -e .' in the repository"
-    if startup_errors.messages:
-        return f"the plug-in failed while loading: {startup_errors.messages[0].strip().splitlines()[-1]}"
+    if own_log.messages:
+        return f"the plug-in failed while loading: {own_log.messages[0].strip().splitlines()[-1]}"
     return None
 
 
@@ -185,7 +185,7 @@ def start() -> None:
             sync_guard.install()
             critic.install()
     except Exception:
-        startup_errors.messages.append(traceback.format_exc())
+        own_log.messages.append(traceback.format_exc())
 
 
 start()

@@ -28,8 +28,7 @@ from reward_fns.evaluation import (
 from reward_fns.formula import Tree, Unreadable, read_formula, same_form, symbols_in
 from reward_fns.gold import gold_problem
 from reward_fns.numerals import read_number
-from reward_fns.relations import is_related
-from reward_fns.shapes import depths, shape_of
+from reward_fns.shapes import depths, is_related, shape_of
 from reward_fns.solution_sets import NoSet, read_set, same_set
 from reward_fns.units import split_unit
 

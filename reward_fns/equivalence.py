@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from reward_fns.answer import MARK, is_word, letter_of, normal_form, squeeze, words_in
 from reward_fns.notation import bound_names, is_date, read_assignments, read_base, read_ratio, read_time
 from reward_fns.numerals import Numeral, read_number, reads_as_decimal_comma, same_number
-from reward_fns.relations import (
+from reward_fns.shapes import (
     ORDER,
     QUOTIENT,
+    Shape,
     as_ratio,
+    depths,
     is_chain,
     is_name,
     is_related,
+    member_name,
+    shape_of,
     shared_name,
+    split_top,
     value_side,
     without_shared_name,
 )
-from reward_fns.shapes import Shape, depths, member_name, shape_of, split_top
 from reward_fns.units import Quantity, same_unit, settled, split_unit
 
 Question = str

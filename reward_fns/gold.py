@@ -11,8 +11,7 @@ from reward_fns.answer import is_word, letter_of, normal_form
 from reward_fns.equivalence import NeedsAlgebra
 from reward_fns.extract import MAX_ANSWER_CHARS, bounded, extract_boxed
 from reward_fns.numerals import read_number
-from reward_fns.relations import is_related, value_side
-from reward_fns.shapes import MAX_ITEMS, shape_of
+from reward_fns.shapes import MAX_ITEMS, is_related, shape_of, value_side
 from reward_fns.text import clean
 from reward_fns.units import split_unit
 

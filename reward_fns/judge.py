@@ -1,26 +1,124 @@
-"""A language model as the judge, behind any OpenAI-compatible endpoint: one grade, or a preference between two
-responses.
+"""A language model as the judge behind an OpenAI-compatible endpoint: a grade, or a preference of two responses.
 
 An endpoint that is down, slow or answers something else costs a Skip, never a zero; how requests are retried is
-`reward_fns.endpoint`'s policy, how many are in flight `reward_fns.back_pressure`'s. Verdicts are kept where the judge
+`reward_fns.endpoint`'s policy, how many are in flight `BackPressure`'s. Verdicts are kept where the judge
 is asked without randomness, and tokens are counted. Needs the extra `judge` (openai, tenacity), imported at the first
 call.
 """
 
 import asyncio
 import functools
+import re
+import secrets
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reward_fns.back_pressure import BackPressure
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError, JudgeError, OptionError
 from reward_fns.result import Fail, Score, Skip, deliver
-from reward_fns.verdict import draw_word, mark, read_verdict, shorten
+from reward_fns.text import after_thinking
+
+# What a judge is shown and how its verdict is read, so that no text under judgement can pass for its verdict.
+#
+# The verdict must carry a random word drawn after the response was written: a verdict forged inside the response does
+# not have it.
+MAX_REPLY_CHARS = 200_000
+
+
+def draw_word() -> str:
+    """A random word, drawn after the response was written."""
+    return f"VERDICT-{secrets.token_hex(6)}"
+
+
+def mark(name: str, text: str, word: str) -> str:
+    """A text between marks that it cannot contain."""
+    tag = f"{name} {word.removeprefix('VERDICT-')[::-1]}"
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return f"<<<{tag}\n{clean}\n{tag}>>>"
+
+
+def shorten(text: str, limit: int) -> str:
+    """A text cut in the middle: the question is at its start, the answer at its end."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+def read_verdict(reply: Any, word: str, pattern: str, out_of: float | None = None) -> str | None:
+    """The one verdict in a judge's reply, `<word>: <verdict>` in whatever dress: bold, fenced, with a closing sentence.
+
+    Args:
+        pattern: of a verdict, whose case does not matter.
+        out_of: the highest grade, which may stand behind the verdict, as in `7/10`.
+
+    Returns:
+        The verdict in capitals, or None when it is missing, malformed or contradicted.
+    """
+    if not isinstance(reply, str) or len(reply) > MAX_REPLY_CHARS:
+        return None
+    text = re.sub(r"[*`_]|\\boxed|[{}$]", "", after_thinking(reply))
+    denominator = "" if out_of is None else rf"(?:\s*(?:/|out of)\s*{out_of:g}(?!\d))?"
+    stated = re.findall(
+        rf"{word}[ \t]*[:=-]?\s*({pattern})(?![\w.]*\d|[\w-]){denominator}(?!\s*/)", text, re.IGNORECASE
+    )
+    if text.count(word) != len(stated):
+        return None
+    verdicts = {verdict.upper() if not re.search(r"\d", verdict) else f"{float(verdict):g}" for verdict in stated}
+    return stated[-1].upper() if len(verdicts) == 1 else None
+
+
+# A limit on requests in flight that gives way to an endpoint that is overloaded.
+#
+# Additive increase, multiplicative decrease, as in TCP (Chiu and Jain 1989): each call that went through raises the
+# limit by one over itself, each that the endpoint turned away halves it. Callers beyond the limit wait in their order.
+class BackPressure:
+    """The limit for one event loop; `limit` moves between 1 and `most`.
+
+    Args:
+        most: requests in flight at most.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self.limit = float(most)
+        self.in_flight = 0
+        self._waiting: deque[asyncio.Future] = deque()
+
+    async def enter(self) -> None:
+        """Wait for a place."""
+        while self.in_flight >= int(self.limit):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._wake_next()  # the place that was meant for this caller
+                raise
+            finally:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+        self.in_flight += 1
+
+    def leave(self, turned_away: bool) -> None:
+        """Give the place back, and say whether the endpoint was overloaded."""
+        self.in_flight -= 1
+        self.limit = max(1.0, self.limit / 2) if turned_away else min(float(self.most), self.limit + 1 / self.limit)
+        for _ in range(max(0, int(self.limit) - self.in_flight)):
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
 
 Matrix = list[list[float | None]]
 

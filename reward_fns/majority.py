@@ -16,13 +16,11 @@ from typing import Any, Literal
 from reward_fns.answer import normal_form, squeeze
 from reward_fns.equivalence import NeedsAlgebra, compare, refuse_algebra
 from reward_fns.errors import OptionError, SkipError
-from reward_fns.extract import AnswerScope, bounded, extract_boxed, scoped
+from reward_fns.extract import AnswerScope, bounded, extract_boxed, extract_phrase, is_placeholder, scoped
 from reward_fns.gold import gold_problem, refuse_reading
-from reward_fns.phrases import extract_phrase, is_placeholder
 from reward_fns.pool import Kind, Outcome, Pool, shared_pool
-from reward_fns.relations import is_chain
 from reward_fns.result import Score, Skip
-from reward_fns.shapes import shape_of
+from reward_fns.shapes import is_chain, shape_of
 
 MAX_BARE_CHARS = 200
 REFERENCE_TIME_LIMIT = 120.0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.evaluation.learning_curves import Curves, LogError, read_curves
+from recipes.evaluation.report import Curves, LogError, read_curves
 from recipes.evaluation.stats import wilson
 
 ROOT = Path(__file__).resolve().parents[2]

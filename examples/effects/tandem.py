@@ -27,7 +27,7 @@ from two_styles import (
     write_jointly,
 )
 
-from recipes.evaluation.handoff import handoff_ratio
+from recipes.evaluation.engines import handoff_ratio
 from recipes.tandem.authorship import count_authorship, response_identity
 
 

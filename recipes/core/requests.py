@@ -5,11 +5,25 @@ puts ``stop`` and ``save``; the trainer puts ``step``, the step that it is in, a
 has ended as asked.
 """
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from recipes.core.run_identity import VARIABLE
+# The name of the run a process belongs to, which every process of the run inherits through its environment.
+VARIABLE = "VERL_DUETS_RUN"
+
+
+def run_tag() -> str | None:
+    """Twelve hex digits that name this process's run in a file name; None outside a run started by the launcher."""
+    run = os.environ.get(VARIABLE)
+    return tag_of(run) if run else None
+
+
+def tag_of(run: str) -> str:
+    """The twelve hex digits of a run's name."""
+    return hashlib.sha256(run.encode()).hexdigest()[:12]
+
 
 NAMESPACE = b"verl-duets"
 

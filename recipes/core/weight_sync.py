@@ -9,7 +9,7 @@ import functools
 import os
 
 from recipes.core.patching import patch_when_imported
-from recipes.core.run_identity import run_tag
+from recipes.core.requests import run_tag
 from recipes.errors import WeightSyncTimeout
 
 VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import yaml
 
-from recipes.core.rows import Row, read_rows
+from recipes.core.files import Row, read_rows
 from recipes.errors import ConfigError, DataError
 from recipes.evaluation import benchmark_rows
 from recipes.evaluation.mmlu_pro import format_question

@@ -20,8 +20,7 @@ from typing import Any
 
 from recipes.core import files
 from recipes.errors import DataError, LaunchError
-from recipes.evaluation.grade import Grade
-from recipes.evaluation.metrics import MetricOptions, per_problem
+from recipes.evaluation.grade import Grade, MetricOptions, per_problem
 from recipes.evaluation.presentation import interval_text, markdown_table
 from recipes.evaluation.sample_store import read_graded
 from recipes.evaluation.stats import Interval, compare, holm, macro_mean, read_macros, sign_flip_p_value

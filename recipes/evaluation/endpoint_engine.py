@@ -12,8 +12,7 @@ from typing import Any
 from recipes.core import sampling as core_sampling
 from recipes.core.sampling import Request, Sampling
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation.engines import part_of, part_sampling, turn_requests
-from recipes.evaluation.handoff import Part, Turn
+from recipes.evaluation.engines import Part, Turn, part_of, part_sampling, turn_requests
 from recipes.evaluation.sample_store import OnDone, responses_of
 from reward_fns.completions import Answer
 from reward_fns.endpoint import Endpoint, EndpointSettings

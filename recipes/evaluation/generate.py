@@ -10,7 +10,7 @@ from typing import Any, Literal
 from recipes.core.files import model_digest
 from recipes.core.sampling import Request, Sampling
 from recipes.errors import ConfigError, EnvironmentProblem
-from recipes.evaluation import handoff
+from recipes.evaluation import engines
 from recipes.evaluation.benchmarks import Benchmark, Problem
 from recipes.evaluation.checkpoint import model_folder
 from recipes.evaluation.endpoint_engine import EndpointEngine
@@ -211,11 +211,11 @@ class Generator:
         prompts = [encode(model.tokenizer, problem, benchmark, self._settings.prompt) for problem in problems]
         seeds = [problem_seed(self._settings.sampling.seed, benchmark.name, problem.id) for problem in problems]
         rows = [(position, number) for position in range(len(problems)) for number in range(sampling.n)]
-        ended = handoff.alternate(
+        ended = engines.alternate(
             [prompts[position] for position, _ in rows],
             lambda author, turns: self._engine(author).write_parts(turns, sampling, options.separator),
             ("model", "partner") if options.starts == "model" else ("partner", "model"),
-            [handoff.shared_budget(sampling.max_tokens, window, len(prompts[position])) for position, _ in rows],
+            [engines.shared_budget(sampling.max_tokens, window, len(prompts[position])) for position, _ in rows],
             [(seeds[position] + 1_000_003 * number) & 0x7FFFFFFF for position, number in rows],
             options.max_rounds,
         )
@@ -234,13 +234,13 @@ class Generator:
 
 
 def _sample(
-    problem: str, number: int, response: handoff.Handoff, tokenizer: Any, stops: Sequence[str]
+    problem: str, number: int, response: engines.Handoff, tokenizer: Any, stops: Sequence[str]
 ) -> SampledResponse:
     """A response of two authors; its text ends before the first text that ends one."""
     decode = partial(tokenizer.decode, skip_special_tokens=True)
     text = decode(response.token_ids)
     text = text[: min([position for stop in stops if (position := text.find(stop)) >= 0], default=len(text))]
-    spans = handoff.author_spans(response.token_ids, response.authors, "model", decode)
+    spans = engines.author_spans(response.token_ids, response.authors, "model", decode)
     return SampledResponse(
         problem,
         number,
@@ -249,5 +249,5 @@ def _sample(
         finish_reason=response.ended,
         prompt_tokens=len(response.prompt),
         own_tokens=response.authors.count("model"),
-        own_spans=handoff.clipped(spans, len(text)),
+        own_spans=engines.clipped(spans, len(text)),
     )

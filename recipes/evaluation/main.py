@@ -19,8 +19,7 @@ from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchErr
 from recipes.evaluation import partner, presentation
 from recipes.evaluation.benchmarks import Benchmark, load
 from recipes.evaluation.generate import Generator
-from recipes.evaluation.grade import Grade, RunningGrader, grade
-from recipes.evaluation.metrics import per_problem, summarise
+from recipes.evaluation.grade import Grade, RunningGrader, grade, per_problem, summarise
 from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.sample_store import SampledResponse, Samples, by_problem, read_samples
 from recipes.evaluation.settings import Settings, read_settings

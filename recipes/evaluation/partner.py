@@ -8,9 +8,8 @@ from typing import Any
 from recipes.errors import DataError, EnvironmentProblem
 from recipes.evaluation.benchmarks import Benchmark
 from recipes.evaluation.checkpoint import WeightsReader, model_folder
-from recipes.evaluation.engines import VllmEngine
+from recipes.evaluation.engines import VllmEngine, handoff_ratio
 from recipes.evaluation.generate import Together, endpoint_engine, source_of
-from recipes.evaluation.handoff import handoff_ratio
 from recipes.evaluation.prompts import encode
 from recipes.evaluation.sample_store import Samples
 from recipes.evaluation.settings import ModelSpec, Settings

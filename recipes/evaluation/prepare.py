@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.core import files
-from recipes.core.rows import read_rows
+from recipes.core.files import read_rows
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.benchmarks import (
     benchmark_names,

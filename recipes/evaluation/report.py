@@ -4,20 +4,127 @@
 
 A run is LABEL=FILE, or FILE alone. The same label again is another seed of the same setting: seeds are drawn thin,
 their mean thick. Files joined by commas are parts of one run (before and after a resume).
-
-    python -m recipes.evaluation.report ours=A.jsonl ours=B.jsonl --by-seed --steps 0 10 20 --problems 500
-
-has a row for each run instead of one for each label; accuracies over 500 problems come in percent with 95 % intervals.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 
-from recipes.evaluation import learning_curves
-from recipes.evaluation.learning_curves import LogError, Run
+# Learning curves from verl's file logger: one JSON line {"step": int, "data": {metric: value}} per step.
+# Metric -> step -> value.
+Curves = dict[str, dict[int, float]]
+
+REWARD_METRICS = ("critic/score/mean", "critic/rewards/mean")
+VALIDATION_PREFIXES = ("val-core/", "val/")
+
+
+class LogError(ValueError):
+    """A log file cannot be read as verl's file logger writes it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: runs with the same label are seeds of one setting."""
+
+    label: str
+    curves: Curves
+
+
+def read_curves(paths: Iterable[Path]) -> Curves:
+    """Read the logs of one run; where files overlap, as after a resume, the later file's value of a step counts.
+
+    A last line cut short by a killed process is dropped. Values that are no finite number (verl logs strings and
+    nulls as well) are left out.
+
+    Raises:
+        LogError: a file is missing, empty, or holds another format.
+    """
+    curves: Curves = {}
+    for path in paths:
+        for step, data in _lines(Path(path)):
+            for metric, value in data.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+                    curves.setdefault(metric, {})[step] = float(value)
+    return {metric: dict(sorted(points.items())) for metric, points in curves.items()}
+
+
+def _lines(path: Path) -> list[tuple[int, dict]]:
+    if not path.is_file():
+        raise LogError(
+            f"{path} is not a file; expected the jsonl that verl's file logger writes (trainer.logger=[file])"
+        )
+    lines = path.read_bytes().split(b"\n")
+    steps = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            steps.append((int(entry["step"]), dict(entry["data"])))
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):
+                continue
+            raise LogError(
+                f'{path}, line {number}: expected {{"step": int, "data": {{...}}}}, found {line[:80]!r}'
+            ) from error
+    if not steps:
+        raise LogError(f"{path} holds no step yet")
+    return steps
+
+
+def default_metrics(runs: Sequence[Run]) -> list[str]:
+    """The training reward and every main validation metric that some run has."""
+    names = sorted({metric for run in runs for metric in run.curves})
+    reward = [metric for metric in REWARD_METRICS if metric in names][:1]
+    for prefix in VALIDATION_PREFIXES:
+        if validation := [metric for metric in names if metric.startswith(prefix)]:
+            return reward + validation
+    return reward
+
+
+def mean_curve(curves: Sequence[dict[int, float]]) -> dict[int, float]:
+    """Mean over seeds at the steps that all of them have."""
+    steps = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    return {step: fmean(curve[step] for curve in curves) for step in sorted(steps)}
+
+
+def by_label(runs: Sequence[Run], metric: str) -> dict[str, list[dict[int, float]]]:
+    """The curves of a metric per label, one per seed; labels without the metric are left out."""
+    grouped: dict[str, list[dict[int, float]]] = {}
+    for run in runs:
+        if run.curves.get(metric):
+            grouped.setdefault(run.label, []).append(run.curves[metric])
+    return grouped
+
+
+def table(runs: Sequence[Run], metrics: Sequence[str]) -> str:
+    """First, last and best value of every metric and label, over the steps that all seeds of the label have.
+
+    With several seeds the last value comes with its lowest and highest seed.
+    """
+    lines = [
+        "| run | metric | seeds | first (step) | last (step) | change | best (step) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for metric in metrics:
+        for label, curves in by_label(runs, metric).items():
+            mean = mean_curve(curves)
+            if not mean:
+                continue
+            first, last, best = min(mean), max(mean), max(mean, key=mean.__getitem__)
+            ends = [curve[last] for curve in curves]
+            spread = f" [{min(ends):.4g}, {max(ends):.4g}]" if len(curves) > 1 else ""
+            lines.append(
+                f"| {label} | {metric} | {len(curves)} | {mean[first]:.4g} ({first}) "
+                f"| {mean[last]:.4g}{spread} ({last}) | {mean[last] - mean[first]:+.4g} | {mean[best]:.4g} ({best}) |"
+            )
+    return "\n".join(lines) + "\n"
+
 
 _PANEL_INCHES = (6.0, 4.0)
 _MOST_COLUMNS = 3
@@ -31,7 +138,7 @@ def read_run(argument: str) -> Run:
     """
     label, separator, files = argument.partition("=")
     paths = [Path(part) for part in (files if separator else argument).split(",")]
-    return Run(label if separator else paths[0].resolve().parent.name, learning_curves.read_curves(paths))
+    return Run(label if separator else paths[0].resolve().parent.name, read_curves(paths))
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str = "") -> None:
@@ -44,11 +151,11 @@ def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str =
     labels = list(dict.fromkeys(run.label for run in runs))
     for position, metric in enumerate(metrics, 1):
         axes = figure.add_subplot(rows, columns, position)
-        for label, seeds in learning_curves.by_label(runs, metric).items():
+        for label, seeds in by_label(runs, metric).items():
             colour = f"C{labels.index(label) % 10}"
             for curve in seeds if len(seeds) > 1 else []:
                 axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.8, alpha=0.35)
-            mean = learning_curves.mean_curve(seeds)
+            mean = mean_curve(seeds)
             name = f"{label} (mean of {len(seeds)})" if len(seeds) > 1 else label
             marker = "o" if len(mean) < 40 else None
             axes.plot(
@@ -69,20 +176,16 @@ def write_report(
     markdown: Path | None = None,
     metrics: Sequence[str] | None = None,
     title: str = "",
-    small_logs: Path | None = None,
-    table: Callable[[Sequence[Run], Sequence[str]], str] = learning_curves.table,
 ) -> str:
     """Draw the curves, write the table if asked, and return it.
 
     Args:
         metrics: which to show; the training reward and the main validation metrics when None.
-        small_logs: folder for a small log of each run, with these metrics alone.
-        table: makes the table of runs and metrics.
 
     Raises:
         LogError: no run has one of the metrics.
     """
-    chosen = list(metrics) if metrics else learning_curves.default_metrics(runs)
+    chosen = list(metrics) if metrics else default_metrics(runs)
     names = sorted({metric for run in runs for metric in run.curves})
     missing = [metric for metric in chosen if metric not in names]
     if missing or not chosen:
@@ -90,8 +193,6 @@ def write_report(
         raise LogError(f"{problem}; they have: {', '.join(names) or 'nothing'}")
     text = table(runs, chosen)
     draw(runs, chosen, output, title)
-    if small_logs is not None:
-        learning_curves.write_small_logs(runs, chosen, small_logs)
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(text, encoding="utf-8")
@@ -106,21 +207,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, help="file to write the table to; it is printed in any case")
     parser.add_argument("--metrics", nargs="+", help="metrics to show (default: training reward and validation)")
     parser.add_argument("--title", default="")
-    parser.add_argument("--by-seed", action="store_true", help="a row for each run instead of one for each label")
-    parser.add_argument("--steps", nargs="+", type=int, help="with --by-seed: these steps (default: all common ones)")
-    parser.add_argument("--problems", type=int, help="with --by-seed: the metrics are accuracies over so many problems")
-    parser.add_argument("--keep", type=Path, help="folder for small logs of the runs, with the metrics shown alone")
     options = parser.parse_args(arguments)
-    if not options.by_seed and (options.steps or options.problems is not None):
-        parser.error("--steps and --problems belong to --by-seed")
-    if options.problems is not None and options.problems < 1:
-        parser.error(f"--problems must be at least 1, not {options.problems}")
-    table = learning_curves.table
-    if options.by_seed:
-        table = partial(learning_curves.table_of_seeds, steps=options.steps, problems=options.problems)
     try:
         runs = [read_run(argument) for argument in options.runs]
-        print(write_report(runs, options.output, options.markdown, options.metrics, options.title, options.keep, table))
+        print(write_report(runs, options.output, options.markdown, options.metrics, options.title))
     except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from recipes.core.files import read_rows
 from recipes.core.journal import Journal, read_records, read_settings
-from recipes.core.rows import read_rows
 from recipes.errors import DataError, JournalError
 from reward_fns.completions import Answer
 

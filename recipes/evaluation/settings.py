@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from recipes.core.sampling import Sampling
 from recipes.core.settings import Count, CountOrZero, NonNegative, Positive, PositiveShare, Share, read
 from recipes.errors import ConfigError
-from recipes.evaluation.metrics import MetricOptions, Rule
+from recipes.evaluation.grade import MetricOptions, Rule
 from recipes.evaluation.prompts import OWN_SHOTS, PromptOptions
 from recipes.evaluation.stats import Abstention, Macro, read_macros
 from reward_fns import math, multiple_choice

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recipes import plugin
-from recipes.core import startup_errors
+from recipes.core import own_log
 from recipes.core.settings import Count, Finite, check_value, require, require_off
 from recipes.errors import ConfigError, EnvironmentProblem, MissingFileError
 from recipes.launch.composition import FREE_FORM, difference, flatten
@@ -92,7 +92,7 @@ def check_group_stage(config) -> None:
     """The settings of the reward manager and of the group hook, before a worker reads them."""
     from verl.utils.import_utils import load_extern_object
 
-    from recipes.core.reward_faults import BLOCK, RewardFaults
+    from recipes.core.reward_manager import BLOCK, RewardFaults
     from recipes.core.settings import read
 
     faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
@@ -257,8 +257,8 @@ def check_registered(rows: Sequence[Row]) -> None:
 
     for row, problem in lost_rows(rows).items():
         raise EnvironmentProblem(f"verl does not know {row.kind} {row.name!r} of this recipe: {problem}")
-    if startup_errors.messages:
-        raise EnvironmentProblem(startup_errors.messages[0].strip().splitlines()[-1])
+    if own_log.messages:
+        raise EnvironmentProblem(own_log.messages[0].strip().splitlines()[-1])
 
 
 # Text in verl's defaults that may be a list, and the list that may be text.

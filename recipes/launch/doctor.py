@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recipes import plugin
-from recipes.core import compat, nvidia, startup_errors
-from recipes.core.vllm_distribution import vllm_known_by_either_name
+from recipes.core import compat, nvidia, own_log
+from recipes.core.cpu_patches import vllm_known_by_either_name
 from recipes.plugin import KINDS, TABLE, Row, dotted_path, load
 from vllm_patches import guard, upstream
 
@@ -145,7 +145,7 @@ def _row_problem(row: Row) -> str | None:
 def verl_findings() -> Iterator[Finding]:
     """What the plug-in put into verl in this process, and whether it was read against this verl."""
     lost = [f"{row.kind} {row.name}: {problem}" for row, problem in lost_rows().items()]
-    for text in (*startup_errors.messages, *lost):
+    for text in (*own_log.messages, *lost):
         yield Finding("plug-in", "verl", FAILURE, _last_line(text))
     if not lost:
         yield Finding("plug-in", "verl", OK, f"knows all {len(TABLE)} names")

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from recipes.core.files import write_json
-from recipes.core.run_identity import VARIABLE, tag_of
+from recipes.core.requests import VARIABLE, tag_of
 
 SHARED_MEMORY = Path("/dev/shm")
 SOCKETS = Path("/tmp")

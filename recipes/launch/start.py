@@ -20,7 +20,7 @@ from typing import Any
 from recipes import plugin
 from recipes.errors import CheckpointError, ConfigError, LaunchError
 from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, prompt_checks, worker_checks
-from recipes.launch.published_names import our_name
+from recipes.launch.composition import our_name
 from recipes.plugin import Row
 
 REFUSED = 2
@@ -203,7 +203,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
 
     from recipes.core import state
     from recipes.core.requests import RayRequests
-    from recipes.launch import leftovers, limits, resume, wandb_run
+    from recipes.launch import cluster, leftovers, resume, wandb_run
     from recipes.launch.monitor import Monitor, Stall
     from recipes.launch.signals import SAVED, Signals, limit_seconds
 
@@ -241,7 +241,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     if "wandb" in _loggers(config):
         wandb_run.keep_run_id(checkpoints, step)
     run = leftovers.begin_run()
-    limits.scale(config.actor_rollout_ref.model.path)
+    cluster.scale(config.actor_rollout_ref.model.path)
     # What the driver's environment decides (oc.env) must not be read again from a worker's.
     OmegaConf.resolve(config)
     if address is not None:

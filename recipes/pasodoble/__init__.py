@@ -6,7 +6,7 @@ __all__, __getattr__ = exports(
     __name__,
     {
         "parsing": ["extract_question", "extract_answer"],
-        "reward": ["proposer_reward"],
+        "rounds": ["proposer_reward"],
         "diversity": ["DiversityHistory"],
     },
 )

@@ -5,12 +5,47 @@ Source: PasoDoble, ``pasodoble_online.py`` and ``pasodoble_offline.py``.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
 
 from recipes.pasodoble.diversity import DiversityHistory
-from recipes.pasodoble.reward import proposer_reward
-from recipes.pasodoble.sanity import Fault, find_fault
+from recipes.pasodoble.parsing import FAULTS, Fault, find_fault
 from recipes.pasodoble.settings import OfflineSettings, RoundSettings
+
+
+# The Proposer's reward: high for hard problems, 0 for unsolved and for repeated ones.
+#
+# Source: PasoDoble, ``_score_completions`` in ``proposergrpo_trainer.py``.
+def proposer_reward(
+    pass_rate: Any, diversity: Any, *, tau_low: float = 0.2, tau_div: float = 0.3, w: float = 0.2
+) -> Any:
+    r"""Compute the reward of a proposal with pass rate :math:`p` and diversity :math:`d`.
+
+    .. math:: r = (1.1 - p) + w d \quad\text{if } p > \tau_{low} \text{ and } d > \tau_{div},\quad\text{else } 0
+
+    Args:
+        pass_rate: share of the Solver's responses that agree with the Proposer's answer, after the sanity check; in
+            [0, 1]; a number, or an array or tensor of any shape.
+        diversity: share of the history that the question is not similar to; in [0, 1]; same shape or broadcastable.
+
+    Returns:
+        The reward: a float for numbers, else an array or tensor of the broadcast shape.
+
+    Raises:
+        ValueError: if a pass rate or a diversity lies outside [0, 1] or is not a number.
+    """
+    if isinstance(pass_rate, torch.Tensor) or isinstance(diversity, torch.Tensor):
+        p, d, where = torch.as_tensor(pass_rate), torch.as_tensor(diversity), torch.where
+    else:
+        p, d, where = np.asarray(pass_rate), np.asarray(diversity), np.where
+    for name, value in (("pass_rate", p), ("diversity", d)):
+        if not bool(((value >= 0) & (value <= 1)).all()):
+            raise ValueError(f"{name} must lie in [0, 1], got {value.tolist()}")
+    reward = where((p > tau_low) & (d > tau_div), (1.1 - p) + w * d, 0.0)
+    return reward if isinstance(reward, torch.Tensor) or reward.ndim else float(reward)
+
 
 SkipReason = Literal["pass_rate", "advantage", "ungraded"]
 SKIP_REASONS: tuple[SkipReason, ...] = ("pass_rate", "advantage", "ungraded")
@@ -182,3 +217,69 @@ class OfflineIteration:
 
     def _open(self, name: str, updates: int, tries: int | None) -> bool:
         return self.updates[name] < updates and self.tries[name] < (tries or 0)
+
+
+# Summarise a step's rounds: metrics, and one record per problem.
+_BANDS = ("0", "to_0.2", "to_0.4", "to_0.6", "to_0.8", "below_1", "1")
+
+
+def pass_rate_band(rate: float) -> str:
+    """Return the histogram's band: exactly 0, the fifths with their upper end, exactly 1."""
+    if rate <= 0:
+        return "0"
+    if rate >= 1:
+        return "1"
+    edges = (0.2, 0.4, 0.6, 0.8)
+    return _BANDS[1 + sum(rate > edge for edge in edges)]
+
+
+def round_metrics(rounds: Sequence[ScoredRound]) -> dict[str, float]:
+    """Average over all proposals of the rounds; see the metric dictionary in REFERENCE.md. Always the same keys."""
+    faults = [fault for r in rounds for fault in r.faults]
+    rates = [rate for r in rounds for rate in r.pass_rates if rate is not None]
+    raw = [rate for r in rounds for rate in r.raw_pass_rates if rate is not None]
+    rewards = [reward for r in rounds for reward in r.rewards if reward is not None]
+    diversities = [d for r in rounds for d in r.diversities if d is not None]
+    metrics = {
+        "game/rounds": float(len(rounds)),
+        "game/skipped": _share([r.skip is not None for r in rounds]),
+        "game/parsed": _share([bool(p.question and p.answer) for r in rounds for p in r.proposals]),
+        "game/valid": _share([fault is None for fault in faults]),
+        "game/ungraded": _share([rate is None for r in rounds for rate in r.pass_rates]),
+        "game/pass_rate": _share(rates),
+        "game/raw_pass_rate": _share(raw),
+        "game/proposer_reward": _share(rewards),
+        "game/proposer_rewarded": _share([reward > 0 for reward in rewards]),
+        "game/solver_questions": _share([len(r.solver_indices) for r in rounds]),
+    }
+    if diversities:
+        metrics["game/diversity"] = _share(diversities)
+    metrics |= {f"game/skip/{reason}": _share([r.skip == reason for r in rounds]) for reason in SKIP_REASONS}
+    metrics |= {f"game/fault/{name}": _share([fault == name for fault in faults]) for name in FAULTS}
+    metrics |= {
+        f"game/pass_rate_histogram/{band}": _share([pass_rate_band(r) == band for r in rates]) for band in _BANDS
+    }
+    return metrics
+
+
+def problems(rounds: Sequence[ScoredRound], step: int) -> list[dict[str, Any]]:
+    """Make one JSON-ready entry for each proposal."""
+    return [
+        {
+            "step": step,
+            "round": number,
+            "question": proposal.question,
+            "answer": proposal.answer,
+            "fault": r.faults[i],
+            "pass_rate": r.raw_pass_rates[i],
+            "diversity": r.diversities[i],
+            "reward": r.rewards[i],
+            "skip": r.skip,
+        }
+        for number, r in enumerate(rounds)
+        for i, proposal in enumerate(r.proposals)
+    ]
+
+
+def _share(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

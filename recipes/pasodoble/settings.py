@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from recipes.core.settings import Count, CountOrZero, Finite, Share, read
 from recipes.errors import ConfigError
+from recipes.pasodoble.parsing import LeakCheck
 from recipes.pasodoble.prompts import Prompts
-from recipes.pasodoble.sanity import LeakCheck
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from recipes.core.data_plane import TRAIN, KVBatchMeta
 from recipes.launch.resume import cut_back
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.prompts import require_chat_template
-from recipes.pasodoble.proposer import ProposerTrainer
-from recipes.pasodoble.roles import RoleWorker, require_matching_ranks
-from recipes.pasodoble.round_metrics import problems, round_metrics
-from recipes.pasodoble.rounds import OfflineIteration, ScoredRound, pass_rate, within_band
+from recipes.pasodoble.roles import ProposerTrainer, RoleWorker, require_matching_ranks
+from recipes.pasodoble.rounds import OfflineIteration, ScoredRound, pass_rate, problems, round_metrics, within_band
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState
 from recipes.pasodoble.two_players import TwoPlayerTrainer

@@ -17,8 +17,7 @@ from recipes.core.trainer import DuetTrainer
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import Messages
-from recipes.pasodoble.proposer import ProposerTrainer
-from recipes.pasodoble.roles import RoleTrainer
+from recipes.pasodoble.roles import ProposerTrainer, RoleTrainer
 from recipes.pasodoble.rounds import Proposal, ScoredRound, Verdicts, questions_to_ask, score_rounds
 from recipes.pasodoble.settings import GameSettings
 from recipes.pasodoble.state import GameState

@@ -6,7 +6,6 @@ __all__, __getattr__ = exports(
     __name__,
     {
         "instructions": ["parse_instructions", "filter_instruction"],
-        "similarity": ["rouge_l", "max_rouge_l"],
-        "pool": ["InstructionPool"],
+        "pool": ["rouge_l", "max_rouge_l", "InstructionPool"],
     },
 )

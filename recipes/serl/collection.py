@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.serl.journal import Journal
 from recipes.serl.pool import Instruction
-from recipes.serl.sources import Source
+from recipes.serl.sources import Journal, Source
 from recipes.serl.voting import judge_difficulty
 
 AGREEMENT_BINS = ("to_0.2", "to_0.4", "to_0.6", "to_0.8", "to_1")

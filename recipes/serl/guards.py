@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recipes.core.rows import read_rows
+from recipes.core.files import read_rows
 from recipes.core.settings import require, require_off
 from recipes.core.split_resources import check_resources
 from recipes.errors import ConfigError

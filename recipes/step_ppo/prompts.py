@@ -6,7 +6,7 @@ variants, two of which move the border between prompt and response by a token.
 
 from collections.abc import Sequence
 
-from recipes.step_ppo.react import FIRST_STEP
+from recipes.step_ppo.steps import FIRST_STEP
 from recipes.step_ppo.tokens import Prompt
 
 LETTERS = "ABCD"

@@ -8,8 +8,8 @@ from verl import DataProto
 from recipes.core.reward_manager import ScoreSkipFailRewardManager
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.rewards import reward_places, token_rewards
-from recipes.step_ppo.rollout_steps import RolloutSteps, rollout_steps
 from recipes.step_ppo.settings import StepPPOSettings
+from recipes.step_ppo.tokens import RolloutSteps, rollout_steps
 from reward_fns.endpoint import Endpoint, EndpointSettings
 from reward_fns.errors import EndpointError
 from reward_fns.result import Result, Score, Skip, to_verl

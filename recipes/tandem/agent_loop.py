@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils as tu
 
 from recipes.tandem.authorship import response_identity, verified
-from recipes.tandem.engine_settings import SECTION, tandem_config
+from recipes.tandem.settings import SECTION, tandem_config
 from vllm_patches.tandem.boundaries import BoundarySets
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, request_settings
 from vllm_patches.tandem.outputs import AuthorshipError, mask_from_transfer_params

@@ -8,24 +8,25 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipes.core.rows import read_rows
+from recipes.core.files import read_rows
 from recipes.core.settings import read, require, require_off
 from recipes.errors import ConfigError, DataError
 from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
-from recipes.tandem.engine_settings import (
+from recipes.tandem.junior_weight import WARNING
+from recipes.tandem.portable.settings import PortableSettings
+from recipes.tandem.settings import (
+    BLOCK,
     FOLLOWED,
     KEY,
     SECTION,
+    TandemSettings,
     canonical_settings,
     check_followed,
     junior_weight,
     replace_section,
     tandem_config,
 )
-from recipes.tandem.junior_weight import WARNING
-from recipes.tandem.portable.settings import PortableSettings
-from recipes.tandem.settings import BLOCK, TandemSettings
 from reward_fns.endpoint import Endpoint
 from reward_fns.errors import EndpointError
 from vllm_patches.tandem.config import TandemConfig, check_models

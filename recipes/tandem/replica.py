@@ -4,10 +4,20 @@ import logging
 
 import ray
 from omegaconf import OmegaConf
+from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from recipes.errors import ConfigError
-from recipes.tandem.engine_settings import SECTION, canonical_settings, replace_section
+from recipes.tandem.settings import SECTION, canonical_settings, replace_section
+
+
+# The training worker's end of the weight sync to a tandem server.
+class TandemServerAdapter(ServerAdapter):
+    """verl's adapter for vLLM servers under this rollout's name.
+
+    The senior receives weights by its plain names; the junior is no part of the model that receives them.
+    """
+
 
 logger = logging.getLogger(__name__)
 

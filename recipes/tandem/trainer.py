@@ -6,7 +6,9 @@ an ordinary engine, so that their checkpoints are chosen by the same measure.
 """
 
 import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import ray
 import torch
@@ -18,13 +20,34 @@ from recipes.core.settings import read
 from recipes.core.trainer import DuetTrainer
 from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
-from recipes.tandem.drafting import drafting_metrics
-from recipes.tandem.engine_settings import SECTION, junior_weight, tandem_config
 from recipes.tandem.junior_weight import token_weights
 from recipes.tandem.selection import keep_best, macro_pass_at_k, problems
-from recipes.tandem.settings import BLOCK, TandemSettings
+from recipes.tandem.settings import BLOCK, SECTION, TandemSettings, junior_weight, tandem_config
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES
+from vllm_patches.tandem.speculative.round import Outcome, SpeculativeStats
+
+
+# What the speculative mode's drafts were worth in a step of training.
+def drafting_metrics(engines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """`tandem/...`: acceptance, tokens and drafts per round and request, cost per token; nothing in the other modes.
+
+    Args:
+        engines: of each engine what its worker's `tandem_stats` counted since the last step.
+    """
+    total = SpeculativeStats()
+    for counts in engines:
+        if "outcome" in counts:
+            total.add(Outcome(**counts["outcome"]), counts["cost_ratio"])
+    if not total.outcome.rounds:
+        return {}
+    return {
+        "tandem/draft_acceptance": total.acceptance,
+        "tandem/tokens_per_round": total.emitted_per_round,
+        "tandem/drafts_per_round": total.outcome.drafted / total.outcome.rounds,
+        "tandem/cost_per_token": total.cost_per_token,
+    }
+
 
 logger = logging.getLogger(__name__)
 

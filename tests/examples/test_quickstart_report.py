@@ -5,7 +5,7 @@ import json
 import pytest
 from quickstart_report import answers, main, summary, validations
 
-from recipes.evaluation.learning_curves import LogError, read_curves
+from recipes.evaluation.report import LogError, read_curves
 
 RUN = [
     {"step": 0, "data": {"val-core/toy_arithmetic/acc/mean@1": 0.278}},

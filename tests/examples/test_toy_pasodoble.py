@@ -9,9 +9,8 @@ from toy_world.formats import pasodoble
 from toy_world.tokenizer import train_tokenizer
 
 from recipes.pasodoble import config as recipe_config
-from recipes.pasodoble.parsing import extract_answer, extract_question
+from recipes.pasodoble.parsing import extract_answer, extract_question, find_fault
 from recipes.pasodoble.prompts import Prompts, render
-from recipes.pasodoble.sanity import find_fault
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,9 @@ from toy_world.warm_up import WarmUpError, encode
 from recipes.launch.composition import compose_config
 from recipes.serl.generation import chat_tokenizer
 from recipes.serl.instructions import filter_instruction, load_template, parse_instructions
-from recipes.serl.journal import Journal
 from recipes.serl.pool import InstructionPool
 from recipes.serl.settings import InstructionSettings, SerlSettings
-from recipes.serl.sources import SelfInstructSource
+from recipes.serl.sources import Journal, SelfInstructSource
 
 SEED_QUESTIONS = 100
 

@@ -6,11 +6,10 @@ import re
 import pytest
 from toy_world.formats import step_ppo
 
+from recipes.step_ppo.labels import state_lines
 from recipes.step_ppo.pipeline.data import make_row
 from recipes.step_ppo.prompts import LETTERS, question_block
-from recipes.step_ppo.react import FIRST_STEP, clean_response
-from recipes.step_ppo.states import state_lines
-from recipes.step_ppo.steps import segment_response
+from recipes.step_ppo.steps import FIRST_STEP, clean_response, segment_response
 from reward_fns.multiple_choice import finish_letter
 
 

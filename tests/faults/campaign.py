@@ -21,7 +21,7 @@ from unittest import mock
 
 import psutil
 
-from recipes.core.run_identity import tag_of
+from recipes.core.requests import tag_of
 from recipes.launch import leftovers, resume
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -9,20 +9,20 @@ import sys
 import pytest
 
 from recipes import plugin
-from recipes.core import startup_errors
+from recipes.core import own_log
 from recipes.launch.doctor import lost_rows
 
 
 @pytest.fixture(autouse=True)
 def no_errors_of_other_tests(monkeypatch):
     """What another test's environment made of the plug-in in this process is no matter here."""
-    monkeypatch.setattr(startup_errors, "messages", [])
+    monkeypatch.setattr(own_log, "messages", [])
 
 
 LOOK = """
 import json, verl
 from recipes.launch.doctor import lost_rows
-from recipes.core import startup_errors
+from recipes.core import own_log
 lost = list(lost_rows().values())
 from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.trainer.ppo import core_algos
@@ -33,7 +33,7 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 import importlib.metadata, verl.utils.distributed as distributed, verl.utils.model as model
 print("RESULT" + json.dumps({
     "lost": lost,
-    "startup": startup_errors.messages,
+    "startup": own_log.messages,
     "names": {
         "platform": sorted(PlatformRegistry.registered_names()),
         "adv_estimator": sorted(core_algos.ADV_ESTIMATOR_REGISTRY),
@@ -54,8 +54,8 @@ print("RESULT" + json.dumps({
 FAILS = """
 import json, verl
 from recipes.launch.doctor import TABLE, lost_rows
-from recipes.core import startup_errors
-print("RESULT" + json.dumps({"lost": list(lost_rows(TABLE[:1]).values()), "startup": startup_errors.messages}))
+from recipes.core import own_log
+print("RESULT" + json.dumps({"lost": list(lost_rows(TABLE[:1]).values()), "startup": own_log.messages}))
 """
 SPEAKS = """
 import io, json, logging, sys

@@ -9,13 +9,12 @@ from nasty import GOLDS, nasty_rows
 
 from reward_fns import format as reward_format
 from reward_fns.answer import normal_form, squeeze
-from reward_fns.extract import extract_boxed
+from reward_fns.extract import extract_boxed, extract_phrase
 from reward_fns.gold import gold_answers
 from reward_fns.majority import majority_vote, read_answer
 from reward_fns.math import score_batch
 from reward_fns.multiple_choice import score as score_choice
 from reward_fns.numerals import read_number
-from reward_fns.phrases import extract_phrase
 from reward_fns.result import VERL_KEYS, Score, Skip, to_verl
 from reward_fns.shapes import shape_of
 from reward_fns.text import clean

@@ -8,11 +8,9 @@ from aiohttp import web
 from judge_server import completion, hangs, prefers, raw, says, serving, status, word_in
 
 from reward_fns import result as results
-from reward_fns.back_pressure import BackPressure
 from reward_fns.errors import BudgetSpent, JudgeError, OptionError, SkipError
-from reward_fns.judge import Judge, JudgeOptions, compute_score, win_rates
+from reward_fns.judge import BackPressure, Judge, JudgeOptions, compute_score, read_verdict, shorten, win_rates
 from reward_fns.result import VERL_KEYS, Fail, Score, Skip
-from reward_fns.verdict import read_verdict, shorten
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 7}
 

@@ -17,8 +17,7 @@ from vllm_patches.tandem.engine_checks import senior_of
 from vllm_patches.tandem.weight_sharing import decide
 
 if TYPE_CHECKING:
-    from vllm_patches.tandem.one_pass import OnePass
-    from vllm_patches.tandem.shared_weights import FrozenBase
+    from vllm_patches.tandem.shared_weights import FrozenBase, OnePass
 
 PREFIX = "tandem_junior"
 
@@ -94,7 +93,7 @@ def load_or_share(
 
 def join_passes(vllm_config: VllmConfig, senior: nn.Module, junior: nn.Module) -> OnePass | None:
     """One forward pass for a junior that shares the senior's weights, in lock-step; None where each needs its own."""
-    from vllm_patches.tandem.one_pass import OnePass, one_pass_fault
+    from vllm_patches.tandem.shared_weights import OnePass, one_pass_fault
 
     fault = one_pass_fault(senior)
     if fault is not None:

@@ -70,7 +70,7 @@ def drafts_for(share: float | None, prob_senior: float) -> int:
     this share of the senior's size if the senior accepts nine drafts in ten."""
     if share is None:
         return USUAL_DRAFTS
-    from vllm_patches.tandem.speculative.draft_length import best_length
+    from vllm_patches.tandem.speculative.round import best_length
 
     return best_length(MOST_DRAFTS, 1 - prob_senior * (1 - EXPECTED_ACCEPTANCE), prob_senior, share)
 

@@ -18,12 +18,10 @@ from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_patches.tandem.config import CONFIG_KEY, TandemConfig, check_models, request_settings
 from vllm_patches.tandem.engine_checks import mode_and_reason, refuse_cache_groups
-from vllm_patches.tandem.generators import GeneratorGuard
 from vllm_patches.tandem.junior import PREFIX, join_passes, junior_vllm_config, load_or_share, memory_of
 from vllm_patches.tandem.plan import ModelRun, plan_lazy, writers_of
-from vllm_patches.tandem.request_states import RequestStates
+from vllm_patches.tandem.request_states import GeneratorGuard, RequestStates, Step, TandemStats
 from vllm_patches.tandem.schedule import JUNIOR, SENIOR
-from vllm_patches.tandem.step import Step, TandemStats
 from vllm_patches.tandem.sub_batch import SubBatchForward
 
 logger = init_logger(f"vllm.{__name__}")

@@ -10,16 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.core.rows import read_rows
+from recipes.core.files import read_rows
 from recipes.core.sampling import Request, request_seed
 from recipes.errors import DataError
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions, without_surrogates
-from recipes.step_ppo.pipeline.generation import add_arguments, sampling_options
-from recipes.step_ppo.pipeline.outcome import correct, judge
 from recipes.step_ppo.pipeline.records import Record, open_journal
-from recipes.step_ppo.pipeline.stage import Recorder, add_budget_arguments, generate_into
-from recipes.step_ppo.react import FIRST_STEP, CleaningRules, clean_response
+from recipes.step_ppo.pipeline.stage import (
+    Recorder,
+    add_arguments,
+    add_budget_arguments,
+    correct,
+    generate_into,
+    judge,
+    sampling_options,
+)
+from recipes.step_ppo.steps import FIRST_STEP, CleaningRules, clean_response
 from reward_fns.result import Skip
 
 

@@ -8,8 +8,26 @@ from pathlib import Path
 
 import recipes
 import reward_fns
+from recipes.core import nvidia
 from recipes.errors import EnvironmentProblem
 from reward_fns.errors import BudgetSpent, EndpointError, OptionError
+
+
+# Where a stage computes that runs a model in its own process.
+def own_device() -> str:
+    """torch's name of this machine's accelerator, `cpu` where there is none or it is hidden on purpose.
+
+    Raises:
+        EnvironmentProblem: there is a GPU that torch cannot use; the processor takes its place only when asked for.
+    """
+    import torch
+
+    if torch.accelerator.is_available():
+        return str(torch.accelerator.current_accelerator())
+    if found := nvidia.unusable():
+        raise EnvironmentProblem(f"{found}; mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor")
+    return "cpu"
+
 
 PACKAGES = tuple(Path(package.__file__).resolve().parent for package in (recipes, reward_fns))
 

@@ -11,10 +11,15 @@ from recipes.core.sampling import Request, request_seed
 from recipes.step_ppo.labels import state_value
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions
-from recipes.step_ppo.pipeline.generation import add_arguments, sampling_options
-from recipes.step_ppo.pipeline.outcome import correct, judge
 from recipes.step_ppo.pipeline.records import Record, State, expand, open_journal, read
-from recipes.step_ppo.pipeline.stage import add_budget_arguments, generate_into
+from recipes.step_ppo.pipeline.stage import (
+    add_arguments,
+    add_budget_arguments,
+    correct,
+    generate_into,
+    judge,
+    sampling_options,
+)
 from recipes.step_ppo.tokens import encode_state, load_tokenizer
 from reward_fns.result import Skip
 

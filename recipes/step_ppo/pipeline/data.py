@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recipes.core.rows import Row, read_rows
+from recipes.core.files import Row, read_rows
 from recipes.errors import DataError
 from recipes.step_ppo.prompts import LETTERS, math_prompt, ordered_options, react_prompt
 from recipes.step_ppo.steps import StepStyle

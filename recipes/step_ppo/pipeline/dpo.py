@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.core.rows import read_rows
+from recipes.core.files import read_rows
 from recipes.errors import DataError
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import Question, load_questions

@@ -13,8 +13,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, Traini
 from recipes.step_ppo.calibration import value_statistics
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.data import load_questions
-from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
-from recipes.step_ppo.pipeline.prm_model import IGNORED, collate, export_backbone, load_prm
+from recipes.step_ppo.pipeline.prm_model import (
+    IGNORED,
+    PRMExample,
+    collate,
+    export_backbone,
+    load_prm,
+    prm_examples,
+    replayed,
+)
 from recipes.step_ppo.pipeline.records import Trajectories, Value, expand, read
 from recipes.step_ppo.pipeline.training_run import (
     add_training_arguments,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recipes.core import files
-from recipes.evaluation.learning_curves import read_curves
+from recipes.evaluation.report import read_curves
 from recipes.evaluation.stats import Interval, bootstrap_mean
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value
 from recipes.step_ppo.pipeline import command

@@ -13,12 +13,11 @@ from recipes.core.files import model_digest
 from recipes.core.sampling import in_parallel
 from recipes.step_ppo.labels import class_probability
 from recipes.step_ppo.pipeline import command
+from recipes.step_ppo.pipeline.command import own_device
 from recipes.step_ppo.pipeline.data import Question, load_questions, require_questions
-from recipes.step_ppo.pipeline.device import own_device
-from recipes.step_ppo.pipeline.generation import add_endpoint_arguments, endpoint_settings
 from recipes.step_ppo.pipeline.prm_model import load_prm, step_probabilities
 from recipes.step_ppo.pipeline.records import Record, Trajectories, expand, open_journal, read
-from recipes.step_ppo.pipeline.stage import Recorder, add_budget_arguments
+from recipes.step_ppo.pipeline.stage import Recorder, add_budget_arguments, add_endpoint_arguments, endpoint_settings
 from recipes.step_ppo.prm_client import token_probabilities
 from recipes.step_ppo.steps import segment_response
 from recipes.step_ppo.tokens import EncodedTrajectory, encode_trajectory

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from recipes.step_ppo.labels import StateSampling, shard_bounds, state_records
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import Trajectories, expand, open_journal, read
-from recipes.step_ppo.states import StateSampling, shard_bounds, state_records
 
 
 def shard_path(output: str, shard: int, num_shards: int) -> str:

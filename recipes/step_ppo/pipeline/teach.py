@@ -8,8 +8,8 @@ from recipes.core.files import write_parquet
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.collect import add_cleaning_arguments, collect_into, selected_questions
 from recipes.step_ppo.pipeline.data import Question
-from recipes.step_ppo.pipeline.generation import add_arguments
 from recipes.step_ppo.pipeline.records import Trajectories, expand, read
+from recipes.step_ppo.pipeline.stage import add_arguments
 from recipes.step_ppo.prompts import REACT_EXAMPLE, with_example
 
 

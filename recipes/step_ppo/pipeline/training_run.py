@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.core import files
-from recipes.step_ppo.pipeline.device import own_device
+from recipes.step_ppo.pipeline.command import own_device
 
 STARTED = "started.json"
 FINISHED = "finished.json"

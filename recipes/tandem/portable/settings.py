@@ -7,7 +7,7 @@ from pydantic import Field
 
 from recipes.core.settings import Count, CountOrZero, Positive
 from recipes.errors import ConfigError
-from recipes.tandem.engine_settings import tandem_config
+from recipes.tandem.settings import tandem_config
 from reward_fns.endpoint import EndpointSettings
 from vllm_patches.tandem.config import TandemConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.core import compat, startup_errors
+from recipes.core import compat, own_log
 from recipes.core.patching import patch_when_imported
 from vllm_patches.upstream import is_replaced, replaces
 
@@ -35,8 +35,8 @@ def messages(monkeypatch, tmp_path):
     lock.write_text(json.dumps({"features": {"a.py": known}}))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(compat, "LOCK", lock)
-    monkeypatch.setattr(startup_errors, "messages", [])
-    yield startup_errors.messages
+    monkeypatch.setattr(own_log, "messages", [])
+    yield own_log.messages
     for name in ("upstream_package.module", "upstream_package"):
         sys.modules.pop(name, None)
 
@@ -74,9 +74,9 @@ recipes.core.critic.install()
 import ray
 import verl.workers.engine_workers as workers
 from ray import cloudpickle
-from recipes.core import startup_errors
+from recipes.core import own_log
 from vllm_patches.upstream import is_replaced
-assert is_replaced(workers.ActorRolloutRefWorker.update_weights), startup_errors.messages
+assert is_replaced(workers.ActorRolloutRefWorker.update_weights), own_log.messages
 for worker in (workers.ActorRolloutRefWorker, workers.TrainingWorker):
     cloudpickle.dumps(ray.remote(worker).__ray_metadata__.modified_class)
 print("both are sent")

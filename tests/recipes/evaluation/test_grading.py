@@ -2,8 +2,7 @@
 
 import pytest
 
-from recipes.evaluation.grade import answer_classes, grade, right_classes
-from recipes.evaluation.metrics import MetricOptions, per_problem, summarise
+from recipes.evaluation.grade import MetricOptions, answer_classes, grade, per_problem, right_classes, summarise
 from recipes.evaluation.sample_store import SampledResponse
 
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipes.core import files
-from recipes.evaluation import handoff, mmlu_pro, partner, rerank
-from recipes.evaluation.grade import Grade
-from recipes.evaluation.handoff import Part
-from recipes.evaluation.metrics import denominator
+from recipes.evaluation import engines, mmlu_pro, partner, rerank
+from recipes.evaluation.engines import Part
+from recipes.evaluation.grade import Grade, denominator
 
 GRADED = [
     Grade(status, False, reason, "")
@@ -113,7 +112,7 @@ def scripted(*responses):
 def test_two_models_write_in_turns_and_every_token_has_its_author():
     parts = [Part([5, 6], False), Part([7], False), Part([8, 9], True)]
     write, calls = scripted(parts)
-    ((_, response),) = handoff.alternate([[1, 2]], write, ("senior", "junior"), [10], [1000])
+    ((_, response),) = engines.alternate([[1, 2]], write, ("senior", "junior"), [10], [1000])
     assert response.token_ids == [5, 6, 7, 8, 9]
     assert response.authors == ["senior", "senior", "junior", "senior", "senior"]
     assert (response.ended, response.rounds) == ("stop", 3)
@@ -126,7 +125,7 @@ def test_two_models_write_in_turns_and_every_token_has_its_author():
 
 def test_a_handoff_ends_with_the_budget_the_rounds_or_an_empty_turn():
     def ended(parts, budget, rounds=150):
-        ((_, response),) = handoff.alternate([[]], scripted(parts)[0], ("s", "j"), [budget], [0], rounds)
+        ((_, response),) = engines.alternate([[]], scripted(parts)[0], ("s", "j"), [budget], [0], rounds)
         return response.ended
 
     endless = [Part([1], False)] * 9
@@ -143,7 +142,7 @@ def test_responses_that_are_over_leave_the_batch_and_are_given_at_once():
         batches.append(len(turns))
         return [Part([7], turn.token_ids[0] == 1) for turn in turns]
 
-    ended = handoff.alternate([[2], [1]], write, ("s", "j"), [3, 5], [0, 0])
+    ended = engines.alternate([[2], [1]], write, ("s", "j"), [3, 5], [0, 0])
     position, short = next(ended)
     assert (position, batches) == (1, [2])
     ((position, long),) = ended
@@ -156,13 +155,13 @@ def test_responses_that_are_over_leave_the_batch_and_are_given_at_once():
 def test_the_spans_of_an_author_are_what_it_wrote(tokens):
     authors = [author for author, _ in tokens]
     texts = [text for _, text in tokens]
-    spans = handoff.author_spans(range(len(texts)), authors, "a", lambda ids: "".join(texts[i] for i in ids))
+    spans = engines.author_spans(range(len(texts)), authors, "a", lambda ids: "".join(texts[i] for i in ids))
     whole = "".join(texts)
     assert "".join(whole[start:end] for start, end in spans) == "".join(
         text for author, text in tokens if author == "a"
     )
     assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
-    assert handoff.clipped(spans, 2) == [[start, min(end, 2)] for start, end in spans if start < 2]
+    assert engines.clipped(spans, 2) == [[start, min(end, 2)] for start, end in spans if start < 2]
 
 
 def test_a_character_that_two_authors_share_belongs_to_the_second():
@@ -171,16 +170,16 @@ def test_a_character_that_two_authors_share_belongs_to_the_second():
     def decode(ids):
         return b"".join(pieces[i] for i in ids).decode(errors="replace")
 
-    assert handoff.author_spans([0, 1, 2, 3], ["s", "s", "j", "j"], "j", decode) == [[2, 4]]
-    assert handoff.author_spans([0, 1, 2, 3], ["s", "s", "j", "j"], "s", decode) == [[0, 2]]
+    assert engines.author_spans([0, 1, 2, 3], ["s", "s", "j", "j"], "j", decode) == [[2, 4]]
+    assert engines.author_spans([0, 1, 2, 3], ["s", "s", "j", "j"], "s", decode) == [[0, 2]]
 
 
 def test_handoff_budget_and_ratio():
-    assert handoff.shared_budget(3000, 4096, 500) == 3000
-    assert handoff.shared_budget(3000, 4096, 2000) == 4096 - 2000 - 8
-    assert handoff.shared_budget(3000, 4096, 5000) == 0
-    assert handoff.handoff_ratio(0.5, 0.625) == pytest.approx(0.8)
-    assert handoff.handoff_ratio(0.5, 0.0) is None
+    assert engines.shared_budget(3000, 4096, 500) == 3000
+    assert engines.shared_budget(3000, 4096, 2000) == 4096 - 2000 - 8
+    assert engines.shared_budget(3000, 4096, 5000) == 0
+    assert engines.handoff_ratio(0.5, 0.625) == pytest.approx(0.8)
+    assert engines.handoff_ratio(0.5, 0.0) is None
 
 
 def test_cross_entropy_is_over_tokens_not_over_responses():

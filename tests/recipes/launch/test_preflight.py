@@ -230,7 +230,7 @@ def test_files_that_cannot_be_read_together_are_told(prompts, tmp_path):
 
 
 def test_a_base_model_keeps_its_rows_where_the_method_writes_plain_text(prompts):
-    own = {"custom_cls": {"path": "pkg://recipes.step_ppo.rl_dataset", "name": "PromptDataset"}}
+    own = {"custom_cls": {"path": "pkg://recipes.step_ppo.sft_dataset", "name": "PromptDataset"}}
     prompts([row("1 + 1 ?")] * 2, None, **own)
     with pytest.raises(DataError, match="each of the first 2 rows"):
         prompts([row("1 + " * 20)] * 2, None, **own)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.pasodoble.reward import proposer_reward
+from recipes.pasodoble.rounds import proposer_reward
 
 TABLE = [
     (0, 1, 0),

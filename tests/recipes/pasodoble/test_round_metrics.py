@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.pasodoble.diversity import DiversityHistory
-from recipes.pasodoble.round_metrics import pass_rate_band, problems, round_metrics
-from recipes.pasodoble.rounds import Proposal, score_round
+from recipes.pasodoble.rounds import Proposal, pass_rate_band, problems, round_metrics, score_round
 from recipes.pasodoble.settings import RoundSettings
 
 

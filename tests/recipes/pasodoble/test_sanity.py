@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.pasodoble.sanity import find_fault
+from recipes.pasodoble.parsing import find_fault
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import pytest
 from recipes.serl.collection import Group, Round, agreement_bin, collect, vote_metrics
 from recipes.serl.generation import instruction_row
 from recipes.serl.instructions import PromptTemplate
-from recipes.serl.journal import Journal
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.settings import InstructionSettings
-from recipes.serl.sources import DatasetSource, SelfInstructSource
+from recipes.serl.sources import DatasetSource, Journal, SelfInstructSource
 
 SEEDS = [f"Find seed {i} of topic{i} and thing{i} at place{i}." for i in range(30)]
 

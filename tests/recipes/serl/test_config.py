@@ -11,7 +11,7 @@ from recipes.errors import ConfigError, DataError, MissingFileError
 from recipes.launch.composition import compose_config
 from recipes.serl.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
-from recipes.serl.schedule import Schedule
+from recipes.serl.run import Schedule
 from recipes.serl.seeds.prepare import ANSWER_TEMPLATE
 from recipes.serl.settings import SerlSettings
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from recipes.errors import JournalError
-from recipes.serl.journal import Journal
+from recipes.serl.sources import Journal
 
 
 def test_a_line_holds_what_the_writer_knows(tmp_path):
@@ -72,7 +72,7 @@ CHILD = textwrap.dedent(
     import sys
     from pathlib import Path
     from recipes.core import state as checkpoint
-    from recipes.serl.journal import Journal
+    from recipes.serl.sources import Journal
     from recipes.serl.pool import InstructionPool
 
     folder, last = Path(sys.argv[1]), int(sys.argv[2])

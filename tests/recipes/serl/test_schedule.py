@@ -1,6 +1,6 @@
 """Termination."""
 
-from recipes.serl.schedule import Schedule
+from recipes.serl.run import Schedule
 
 
 def test_the_original_set_up_is_125_steps():

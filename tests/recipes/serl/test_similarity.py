@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from recipes.serl import similarity
-from recipes.serl.similarity import RougeIndex, tokenize
+from recipes.serl import pool
+from recipes.serl.pool import RougeIndex, tokenize
 
 REFERENCE = RougeScorer(["rougeL"], use_stemmer=False)
 TEXTS = st.text(alphabet="abAB 1.$\\éİK\n", max_size=40) | st.text(max_size=30)
@@ -144,4 +144,4 @@ def test_a_floor_leaves_shorter_texts_in_and_the_lengths_of_others_alone():
     ],
 )
 def test_by_default_all_scripts_and_signs_count(first, second, equal):
-    assert (similarity.rouge_l(first, second) == 1.0) is equal
+    assert (pool.rouge_l(first, second) == 1.0) is equal

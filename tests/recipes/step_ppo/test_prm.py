@@ -17,13 +17,21 @@ from transformers import AutoModelForTokenClassification, Qwen3Config, Qwen3ForC
 
 from recipes.core.files import write_parquet
 from recipes.step_ppo.calibration import calibration_error, correlation, expected_value, value_statistics
+from recipes.step_ppo.labels import StateSampling, state_records
 from recipes.step_ppo.pipeline import dpo, prm
 from recipes.step_ppo.pipeline.data import Question, make_row
-from recipes.step_ppo.pipeline.prm_examples import PRMExample, prm_examples, replayed
-from recipes.step_ppo.pipeline.prm_model import IGNORED, collate, export_backbone, load_prm, step_probabilities
+from recipes.step_ppo.pipeline.prm_model import (
+    IGNORED,
+    PRMExample,
+    collate,
+    export_backbone,
+    load_prm,
+    prm_examples,
+    replayed,
+    step_probabilities,
+)
 from recipes.step_ppo.pipeline.records import open_journal
 from recipes.step_ppo.pipeline.training_run import last_complete_checkpoint
-from recipes.step_ppo.states import StateSampling, state_records
 from recipes.step_ppo.steps import segment_response
 from recipes.step_ppo.tokens import encode_prompt, encode_trajectory
 

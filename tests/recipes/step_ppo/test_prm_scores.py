@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.step_ppo.prm_scores import REDUCTIONS, counted_steps
+from recipes.step_ppo.pairs import REDUCTIONS, counted_steps
 
 SCORES = [0.5, 0.9, 0.8, 0.2]
 KINDS = ["Thought", "Action", "Observation", "Action"]

@@ -9,8 +9,7 @@ from recipes.errors import DataError
 from recipes.step_ppo.pipeline import prepare
 from recipes.step_ppo.pipeline.data import DATASETS, last_boxed, load_questions
 from recipes.step_ppo.prompts import REACT_EXAMPLE, ordered_options, react_prompt, with_example
-from recipes.step_ppo.react import clean_response
-from recipes.step_ppo.steps import segment
+from recipes.step_ppo.steps import clean_response, segment
 
 LOGIQA = {"id": 4, "text": "All A are B.", "question": "Which?", "options": ["w", "x", "y", "z"], "answer": 2}
 RECLOR = {"context": "Text.", "question": "Q?", "answers": ["a", "b", "c", "d"], "label": 0, "id_string": "t0"}

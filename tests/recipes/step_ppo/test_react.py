@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.step_ppo.react import clean_response, step_kind
+from recipes.step_ppo.steps import clean_response, step_kind
 
 FINISH = "Action 2: Finish[The answer is B.]"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from recipes.step_ppo.labels import StateSampling, state_records
 from recipes.step_ppo.pipeline import report
-from recipes.step_ppo.states import StateSampling, state_records
 
 TEXT = "Ann is Mon.\nAction 1: Find Ben.\nObservation 1: one after Mon is Tue.\nAction 2: Finish[The answer is A.]"
 

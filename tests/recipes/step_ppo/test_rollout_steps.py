@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recipes.step_ppo.rollout_steps import rollout_steps
 from recipes.step_ppo.steps import decode_response
+from recipes.step_ppo.tokens import rollout_steps
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import byte_level_tokenizer, random_trajectory, sentencepiece_like_tokenizer  # noqa: E402

@@ -16,7 +16,7 @@ from recipes.step_ppo.pipeline import collect, complete, pairs, prepare, score, 
 from recipes.step_ppo.pipeline.data import load_questions
 from recipes.step_ppo.pipeline.records import read
 from recipes.step_ppo.prompts import REACT_EXAMPLE
-from recipes.step_ppo.react import clean_response
+from recipes.step_ppo.steps import clean_response
 from recipes.step_ppo.tokens import encode_state
 from reward_fns.errors import BudgetSpent, EndpointError
 

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from recipes.core.files import write_parquet
+from recipes.step_ppo.labels import StateSampling, state_records
 from recipes.step_ppo.pipeline import collect, complete, states
 from recipes.step_ppo.pipeline.data import load_questions, make_row
 from recipes.step_ppo.pipeline.prm import encode_examples
-from recipes.step_ppo.pipeline.prm_examples import prm_examples
-from recipes.step_ppo.pipeline.prm_model import IGNORED
+from recipes.step_ppo.pipeline.prm_model import IGNORED, prm_examples
 from recipes.step_ppo.pipeline.records import read
 from recipes.step_ppo.pipeline.score import encode_responses
-from recipes.step_ppo.rollout_steps import rollout_steps
-from recipes.step_ppo.states import StateSampling, state_records
-from recipes.step_ppo.tokens import encode_prompt, encode_state, encode_trajectory, load_tokenizer
+from recipes.step_ppo.tokens import encode_prompt, encode_state, encode_trajectory, load_tokenizer, rollout_steps
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scripted_server import serving  # noqa: E402

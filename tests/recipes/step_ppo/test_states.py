@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.step_ppo.pipeline import states
-from recipes.step_ppo.pipeline.records import expand, open_journal, read
-from recipes.step_ppo.states import (
+from recipes.step_ppo.labels import (
     StateSampling,
     sample_states,
     shard_bounds,
@@ -16,6 +14,8 @@ from recipes.step_ppo.states import (
     state_records,
     trajectory_rng,
 )
+from recipes.step_ppo.pipeline import states
+from recipes.step_ppo.pipeline.records import expand, open_journal, read
 
 RESPONSE = (
     "first thought\nAction 1: look at it\nObservation 1: it is so\nThought 2: hence\nmore\nAction 2: check\n"

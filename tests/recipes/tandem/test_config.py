@@ -7,7 +7,7 @@ import pytest
 
 import recipes.tandem
 from recipes.launch.composition import compose_config, flatten, verl_defaults
-from recipes.tandem.engine_settings import SECTION
+from recipes.tandem.settings import SECTION
 
 ROOM = Path(recipes.tandem.__file__).parent
 PRESETS = sorted(path.stem for path in (ROOM / "config" / "preset").glob("*.yaml"))

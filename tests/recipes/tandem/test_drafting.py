@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from recipes.tandem.drafting import drafting_metrics
-from vllm_patches.tandem.speculative.round import Outcome
-from vllm_patches.tandem.speculative.stats import SpeculativeStats
+from recipes.tandem.trainer import drafting_metrics
+from vllm_patches.tandem.speculative.round import Outcome, SpeculativeStats
 
 
 def engine(cost_ratio=0.5, **counts):

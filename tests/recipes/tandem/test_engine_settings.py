@@ -5,17 +5,17 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.errors import ConfigError
-from recipes.tandem.engine_settings import (
+from recipes.tandem.settings import (
     ALIASES,
     FOLLOWED,
     KEY,
+    TandemSettings,
     canonical_settings,
     check_followed,
     junior_weight,
     replace_section,
     tandem_config,
 )
-from recipes.tandem.settings import TandemSettings
 from vllm_patches.tandem.config import REASON_KEY
 
 VALUES = {

@@ -16,9 +16,9 @@ from verl.workers.rollout.replica import TokenOutput
 from recipes.core.settings import read
 from recipes.errors import ConfigError
 from recipes.tandem.agent_loop import COUNTS, FAULT
-from recipes.tandem.engine_settings import KEY
-from recipes.tandem.portable.agent_loop import PortableTandemAgentLoop
+from recipes.tandem.portable.joint_writer import PortableTandemAgentLoop
 from recipes.tandem.portable.settings import BLOCK, PortableSettings
+from recipes.tandem.settings import KEY
 from vllm_patches.tandem.config import request_settings
 from vllm_patches.tandem.schedule import AuthorSchedule
 

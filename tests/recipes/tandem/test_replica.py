@@ -14,8 +14,8 @@ from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
 from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: E402
 
 from recipes.errors import ConfigError  # noqa: E402
-from recipes.tandem.engine_settings import KEY  # noqa: E402
 from recipes.tandem.replica import TandemHttpServer  # noqa: E402
+from recipes.tandem.settings import KEY  # noqa: E402
 
 
 class Server(TandemHttpServer):

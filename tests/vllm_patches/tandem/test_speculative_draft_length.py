@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_patches.tandem.speculative.draft_length import DraftLength, best_length, tokens_per_round
-from vllm_patches.tandem.speculative.round import Outcome
+from vllm_patches.tandem.speculative.round import DraftLength, Outcome, best_length, tokens_per_round
 
 SHARES = st.floats(0, 1)
 

@@ -17,7 +17,7 @@ from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
 
 from vllm_patches.tandem.schedule import stream_key  # noqa: E402
-from vllm_patches.tandem.speculative.noise import draw, noise_key, signed64  # noqa: E402
+from vllm_patches.tandem.speculative.verify import draw, noise_key, signed64  # noqa: E402
 
 REFUSALS = (ValueError, VLLMValidationError)
 EOS = 1

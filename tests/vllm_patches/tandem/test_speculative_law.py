@@ -18,9 +18,8 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
 
 from vllm_patches.tandem.schedule import SENIOR, AuthorSchedule, ScheduleParams, stream_key  # noqa: E402
 from vllm_patches.tandem.schedule_table import ScheduleTable  # noqa: E402
-from vllm_patches.tandem.speculative.noise import draw, noise_key, signed64  # noqa: E402
-from vllm_patches.tandem.speculative.replay import commit, replay  # noqa: E402
-from vllm_patches.tandem.speculative.verify import NOTHING, settle  # noqa: E402
+from vllm_patches.tandem.speculative.round import commit, replay  # noqa: E402
+from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64  # noqa: E402  # noqa: E402
 
 VOCAB, LENGTH, BOUNDARIES, SAMPLES = 6, 5, [1, 4], 20_000
 POWERS = VOCAB ** torch.arange(LENGTH)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vllm_patches.tandem.schedule import GOLDEN_GAMMA, mix64, stream_key
-from vllm_patches.tandem.speculative.noise import draw, gumbel, noise_key, signed64
+from vllm_patches.tandem.speculative.verify import draw, gumbel, noise_key, signed64
 
 MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
 

@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 
 from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams  # noqa: E402
 from vllm_patches.tandem.schedule_table import ScheduleTable  # noqa: E402
-from vllm_patches.tandem.speculative.replay import commit, replay  # noqa: E402
+from vllm_patches.tandem.speculative.round import commit, replay  # noqa: E402
 
 VOCAB = 12
 BOUNDARIES = {"word": [2, 3, 5, 7], "sentence": [4, 6, 11]}

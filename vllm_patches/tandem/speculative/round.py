@@ -4,13 +4,114 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
-from vllm_patches.tandem.schedule import JUNIOR, SENIOR
-from vllm_patches.tandem.schedule_table import ScheduleTable
-from vllm_patches.tandem.speculative.replay import Replay, replay
+from vllm_patches.tandem.schedule import JUNIOR, SENIOR, STRATEGIES
+from vllm_patches.tandem.schedule_table import ScheduleTable, coin_authors
 from vllm_patches.tandem.speculative.verify import NOTHING
+
+
+# The author schedules of a batch run ahead over drafted tokens, all positions at once.
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """What the schedules say after each prefix of the drafts; column k is the state after k of them.
+
+    Attributes:
+        authors: (N, K + 1) int8, who writes position k.
+        since, redraws: (N, K + 1), the rest of the state, as the columns of ``ScheduleTable``.
+    """
+
+    authors: np.ndarray
+    since: np.ndarray
+    redraws: np.ndarray
+
+
+def replay(table: ScheduleTable, rows: np.ndarray, drafts: np.ndarray) -> Replay:
+    """Run the schedules of ``rows`` (N,) over ``drafts`` (N, K) token ids; the table stays as it is.
+
+    A schedule's future depends on its past through the position of its last redraw or toggle alone. So the event that
+    each (last reset, position) pair would cause is computed for all pairs in one call of the strategy, and the chain of
+    resets is followed by doubling: the number of array operations grows with log2 K, not with K or N.
+    """
+    num_rows, num_drafts = drafts.shape
+    redrawn = np.zeros((num_rows, num_drafts), dtype=bool)
+    toggled = np.zeros_like(redrawn)
+    numbers = table.strategy[rows]
+    for number in np.unique(numbers) if num_drafts else ():
+        chosen = np.flatnonzero(numbers == number)
+        name = table.name_of(number)
+        redrawn[chosen], toggled[chosen] = _events(table, name, rows[chosen], drafts[chosen])
+
+    redraws = _running(table.redraws[rows].astype(np.int64), redrawn)
+    since = _since_last(redrawn | toggled, table.since[rows])
+    drawn = coin_authors(table.key[rows][:, None], table.threshold[rows][:, None], redraws - 1)
+    fresh = redraws > redraws[:, :1]
+    toggles = _running(np.zeros(num_rows, dtype=np.int64), toggled)
+    at_last_redraw = np.zeros_like(toggles)
+    np.maximum.accumulate(np.where(redrawn, toggles[:, 1:], 0), axis=1, out=at_last_redraw[:, 1:])
+    authors = np.where(fresh, drawn, table.author[rows][:, None]) ^ (toggles - at_last_redraw & 1)
+    return Replay(authors.astype(np.int8), since, redraws)
+
+
+def commit(table: ScheduleTable, rows: np.ndarray, ahead: Replay, emitted: list[list[int]]) -> None:
+    """Advance the table over what each of ``rows`` (N,) emitted: drafts, then one token that may differ from its
+    draft."""
+    counts = np.fromiter(map(len, emitted), dtype=np.int64, count=len(emitted))
+    wrote = np.flatnonzero(counts)
+    rows, before_last = rows[wrote], counts[wrote] - 1
+    table.author[rows] = ahead.authors[wrote, before_last]
+    table.since[rows] = ahead.since[wrote, before_last]
+    table.redraws[rows] = ahead.redraws[wrote, before_last]
+    table.advance(rows, np.fromiter((emitted[i][-1] for i in wrote), dtype=np.int64, count=len(wrote)))
+
+
+def _events(table: ScheduleTable, name: str, rows: np.ndarray, drafts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, K) where a redraw, and where a toggle, follows each drafted token of rows that share a strategy."""
+    strategy, (num_rows, num_drafts) = STRATEGIES[name], drafts.shape
+    boundary = table.is_boundary(strategy.boundary)[drafts][:, None, :]
+    resets, positions = np.arange(num_drafts + 1)[:, None], np.arange(num_drafts)
+    since = np.broadcast_to(positions - resets + 1, (num_rows, num_drafts + 1, num_drafts)).copy()
+    since[:, 0] += table.since[rows][:, None]
+    params = SimpleNamespace(
+        max_gap_tokens=table.max_gap_tokens[rows][:, None, None], chunk_size=table.chunk_size[rows][:, None, None]
+    )
+    nothing = np.zeros(since.shape, dtype=bool)
+    redraws = strategy.redraws(boundary, since, params) & (since > 0) if strategy.redraws else nothing
+    toggles = strategy.toggles(boundary, since, params) & (since > 0) if strategy.toggles else nothing
+    visited = _reachable(redraws | toggles)
+    last = np.maximum.accumulate(np.where(visited, np.arange(num_drafts + 1), 0), axis=1)[:, :-1, None]
+    at_last = [np.take_along_axis(np.swapaxes(kind, 1, 2), last, axis=2)[:, :, 0] for kind in (redraws, toggles)]
+    return at_last[0], at_last[1]
+
+
+def _reachable(events: np.ndarray) -> np.ndarray:
+    """(n, K + 1) which resets happen; ``events[i, r, k]`` says that position k ends a run that began after reset r."""
+    num_rows, num_states, num_drafts = events.shape
+    none = num_states  # one more state, that no event leaves
+    jump = np.full((num_rows, num_states + 1), none)
+    jump[:, :-1] = np.where(events.any(axis=2), events.argmax(axis=2) + 1, none)
+    visited = np.zeros((num_rows, num_states + 1), dtype=bool)
+    visited[:, 0] = True
+    for _ in range(max(1, num_drafts).bit_length()):
+        row, state = np.nonzero(visited)
+        visited[row, jump[row, state]] = True
+        jump = np.take_along_axis(jump, jump, axis=1)
+    return visited[:, :-1]
+
+
+def _running(start: np.ndarray, events: np.ndarray) -> np.ndarray:
+    counts = np.zeros((len(start), events.shape[1] + 1), dtype=np.int64)
+    np.cumsum(events, axis=1, out=counts[:, 1:])
+    return counts + start[:, None]
+
+
+def _since_last(events: np.ndarray, since: np.ndarray) -> np.ndarray:
+    positions = np.arange(events.shape[1] + 1)
+    last = np.zeros((len(since), len(positions)), dtype=np.int64)
+    np.maximum.accumulate(np.where(events, positions[1:], 0), axis=1, out=last[:, 1:])
+    return positions - last + np.where(last == 0, since[:, None], 0)
 
 
 @dataclasses.dataclass
@@ -157,3 +258,88 @@ class Outcome:
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
     return np.cumsum(lengths) - lengths
+
+
+# What the speculative mode counts, and what follows from it.
+@dataclasses.dataclass
+class SpeculativeStats:
+    """Work done since the last reset; ``tandem_stats`` of the worker returns it.
+
+    Attributes:
+        outcome: what became of the drafts.
+        cost_ratio: a pass of the junior in passes of the senior, by the bytes of their weights.
+        acceptance: share of the drafts on the senior's turns that it agreed with.
+        emitted_per_round: tokens per round and request.
+        cost_per_token: passes of the senior per emitted token, the junior's counted by ``cost_ratio``; what a machine
+            costs that spends its time reading weights, against 1 for the senior alone.
+    """
+
+    steps: int = 0
+    outcome: Outcome = dataclasses.field(default_factory=Outcome)
+    cached_tokens: int = 0
+    resumed_requests: int = 0
+    cost_ratio: float = 0.0
+    acceptance: float = 0.0
+    emitted_per_round: float = 0.0
+    cost_per_token: float = 0.0
+
+    def add(self, outcome: Outcome, cost_ratio: float) -> None:
+        """Account for one step."""
+        self.steps += 1
+        self.cost_ratio = cost_ratio
+        self.outcome = total = self.outcome + outcome
+        self.acceptance = total.passed / max(1, total.tested)
+        self.emitted_per_round = total.emitted / max(1, total.rounds)
+        self.cost_per_token = (total.rounds + cost_ratio * total.drafted) / max(1, total.emitted)
+
+
+# How many tokens the junior drafts in a round: chosen from what became of earlier drafts, within a bound.
+#
+# The text does not depend on it (``verify``), so it may follow whatever is measured.
+MEMORY = 2000  # drafts after which an observation has lost about two thirds of its weight
+EVERY = 200  # drafts between two choices
+
+
+def tokens_per_round(num_drafts: int, stands: float, senior: float) -> float:
+    """Expected tokens of a round.
+
+    Args:
+        num_drafts: K.
+        stands: probability that a round goes on after a draft, the junior writing or the senior agreeing.
+        senior: probability that the senior writes the token after the drafts.
+    """
+    return sum(stands**k for k in range(num_drafts)) + senior * stands**num_drafts
+
+
+def best_length(bound: int, stands: float, senior: float, cost_ratio: float) -> int:
+    """The number of drafts, 1 to ``bound``, with the most tokens for what a round costs: one pass of the senior and K
+    of the junior, each ``cost_ratio`` of one. Reading the weights is what a pass costs, not the few tokens in it."""
+    gain = {k: tokens_per_round(k, stands, senior) / (1 + cost_ratio * k) for k in range(1, bound + 1)}
+    return max(gain, key=gain.get)
+
+
+class DraftLength:
+    """The current number of drafts, from 1 to ``bound``; it begins at the bound.
+
+    Args:
+        bound: most drafts in a round.
+        adapts: False keeps the bound.
+    """
+
+    def __init__(self, bound: int, adapts: bool = True):
+        self.bound = self.current = bound
+        self._adapts = adapts
+        self._reached = self._tested = self._failed = 0.0
+        self._since_choice = 0
+
+    def observe(self, outcome: Outcome, cost_ratio: float) -> None:
+        """Learn from one step; ``cost_ratio`` is a junior's pass in passes of the senior."""
+        fading = max(0.0, 1 - outcome.reached / MEMORY)
+        self._reached = self._reached * fading + outcome.reached
+        self._tested = self._tested * fading + outcome.tested
+        self._failed = self._failed * fading + outcome.tested - outcome.passed
+        self._since_choice += outcome.reached
+        if self._adapts and self._since_choice >= EVERY:
+            self._since_choice = 0
+            stands, senior = 1 - self._failed / self._reached, self._tested / self._reached
+            self.current = best_length(self.bound, stands, senior, cost_ratio)

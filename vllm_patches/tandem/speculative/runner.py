@@ -20,12 +20,9 @@ from vllm_patches.tandem.request_states import RequestStates
 from vllm_patches.tandem.schedule import JUNIOR, stream_key
 from vllm_patches.tandem.speculative.log_probs import DraftLogProbs, empty_table, log_probs_of
 from vllm_patches.tandem.speculative.min_tokens import MinTokens
-from vllm_patches.tandem.speculative.noise import draw, noise_key, signed64
 from vllm_patches.tandem.speculative.proposer import TandemProposer
-from vllm_patches.tandem.speculative.replay import commit
-from vllm_patches.tandem.speculative.round import Round
-from vllm_patches.tandem.speculative.stats import SpeculativeStats
-from vllm_patches.tandem.speculative.verify import NOTHING, settle
+from vllm_patches.tandem.speculative.round import Round, SpeculativeStats, commit
+from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64
 
 logger = init_logger(f"vllm.{__name__}")
 

@@ -12,7 +12,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm_patches import guard
 from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 from vllm_patches.tandem.scheduler import TandemScheduler
-from vllm_patches.tandem.speculative.draft_length import DraftLength
+from vllm_patches.tandem.speculative.round import DraftLength
 
 
 class SpeculativeScheduler(TandemScheduler):

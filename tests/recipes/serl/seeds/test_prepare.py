@@ -6,11 +6,10 @@ from collections import Counter
 import pyarrow.parquet
 import pytest
 
-from recipes.core.rows import read_rows
+from recipes.core.files import read_rows
 from recipes.errors import DataError, MissingFileError
 from recipes.serl.seeds import prepare
-from recipes.serl.seeds.prepare import gold_answer, main
-from recipes.serl.seeds.selection import balance_levels, filter_by_agreement
+from recipes.serl.seeds.prepare import balance_levels, filter_by_agreement, gold_answer, main
 
 
 def write(path, rows):
