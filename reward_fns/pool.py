@@ -37,7 +37,7 @@ class Pool:
         time_limit: seconds of CPU time and sleep that a task may take; the worker is killed and replaced when it takes
             more. A task that gets no processor for `reward_fns.slot.STARVATION_FACTOR` times as long is `starved`.
         memory_limit: bytes by which a worker's address space may grow over what it had when it was forked or, after
-            a block of `reward_fns.forked_worker.loading`, at its end.
+            a block of `reward_fns.worker_memory.loading`, at its end.
         retries: how often a task is tried again after its worker was killed from outside (SIGKILL, SIGTERM).
         preload: modules imported once, before workers are forked. A module's `warm_up()` is called if it has one.
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from reward_fns.errors import PoolError
 from reward_fns.fork_server import ForkServer, Worker
-from reward_fns.forked_worker import HEADER, MAX_REPLY_BYTES, is_loading
+from reward_fns.forked_worker import HEADER, MAX_REPLY_BYTES
+from reward_fns.worker_memory import is_loading
 
 MAX_BATCH = 8
 """Quick tasks that one worker is sent together."""

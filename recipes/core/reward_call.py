@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 
-from reward_fns import forked_worker
+from reward_fns import worker_memory
 from reward_fns.result import STEP_SCORES, Score, Skip, normalise, to_verl
 
 PACKAGE_PREFIX = "pkg://"
@@ -33,7 +33,7 @@ def load_function(path: str, name: str) -> Callable:
 @functools.cache
 def _prepared(path: str, name: str) -> Callable:
     """The function, loaded under the limits of this process, which count from then on what its calls take."""
-    with forked_worker.loading():
+    with worker_memory.loading():
         return load_function(path, name)
 
 
@@ -48,7 +48,7 @@ def _prepared_or_skip(path: str, name: str) -> Callable | Skip:
         return _prepared(path, name)
     # Of MemoryError too no response is to blame.
     except Exception as error:
-        fault, room = raised(error), forked_worker.room_to_load()
+        fault, room = raised(error), worker_memory.room_to_load()
         if not room:
             return fault
         return Skip(

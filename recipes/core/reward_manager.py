@@ -32,7 +32,7 @@ class RewardFaults:
     Attributes:
         time_limit: seconds of wall clock one call may take; a slower one is a Score of 0 with reason ``time_out``.
         memory_limit: bytes by which the process of the call may grow; over it, a Score of 0 with reason ``memory``.
-            What loading the function takes is not counted, and may be `reward_fns.forked_worker.LOADING_FACTOR` times
+            What loading the function takes is not counted, and may be `reward_fns.worker_memory.LOADING_FACTOR` times
             as much.
         isolate: run the function in a process that can be killed; ``auto`` leaves out the functions of ``reward_fns``,
             which bound themselves, and coroutine functions, which are bounded by ``time_limit`` on the event loop.

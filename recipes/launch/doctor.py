@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from recipes import plugin
 from recipes.core import compat, nvidia, own_log
-from recipes.core.cpu_patches import vllm_known_by_either_name
+from recipes.core.vllm_distribution import vllm_known_by_either_name
 from recipes.plugin import KINDS, TABLE, Row, dotted_path, load
 from vllm_patches import guard, upstream
 

@@ -16,7 +16,7 @@ from recipes.core.data_plane import TRAIN, KVBatchMeta, session_of, uid_of
 from recipes.core.trainer import DuetTrainer
 from recipes.pasodoble.knowledge import KnowledgeBase
 from recipes.pasodoble.parsing import extract_answer, extract_question
-from recipes.pasodoble.prompts import Messages
+from recipes.pasodoble.prompts import Messages, spells_control_token
 from recipes.pasodoble.roles import ProposerTrainer, RoleTrainer
 from recipes.pasodoble.rounds import Proposal, ScoredRound, Verdicts, questions_to_ask, score_rounds
 from recipes.pasodoble.settings import GameSettings
@@ -132,10 +132,9 @@ class TwoPlayerTrainer(RoleTrainer, DuetTrainer):
 
     def _parse(self, text: str) -> Proposal:
         question = extract_question(text)
+        if spells_control_token(self.tokenizer, question):
+            question = ""
         ids = self.proposer.tokenizer(question, add_special_tokens=False)["input_ids"]
-        if set(ids) & set(self.proposer.tokenizer.all_special_ids):
-            # Spelt in the Solver's prompt, a control token could end the question and open a turn of its own.
-            question, ids = "", []
         return Proposal(question, extract_answer(text, self.settings.parser), tuple(ids))
 
     def _solve(self, uids: list[str], questions: list[str], golds: list[str]) -> Answers:

@@ -29,7 +29,7 @@ def pytest_runtest_teardown(item, nextitem):
 @pytest.fixture
 def queue():
     """The module of a TransferQueue that runs and is empty."""
-    from recipes.core.cpu_patches import vllm_known_by_either_name
+    from recipes.core.vllm_distribution import vllm_known_by_either_name
 
     with vllm_known_by_either_name():
         import ray

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.core.cpu_patches import vllm_known_by_either_name
+from recipes.core.vllm_distribution import vllm_known_by_either_name
 from recipes.errors import EnvironmentProblem
 
 with vllm_known_by_either_name():

@@ -30,7 +30,7 @@ class Model(torch.nn.Module):
 def pair(monkeypatch, tmp_path):
     """A sender and an engine worker that it reaches; both classes are subclasses, so that verl's stay as they are."""
     pytest.importorskip("vllm")
-    from recipes.core.cpu_patches import alias_vllm_distribution
+    from recipes.core.vllm_distribution import alias_vllm_distribution
 
     alias_vllm_distribution()
     import verl.plugin.platform.platform_manager as platform_manager

@@ -14,7 +14,7 @@ from recipes.launch import leftovers
 @pytest.fixture
 def sender(monkeypatch, tmp_path):
     pytest.importorskip("vllm")
-    from recipes.core.cpu_patches import alias_vllm_distribution
+    from recipes.core.vllm_distribution import alias_vllm_distribution
 
     alias_vllm_distribution()
     import verl.plugin.platform.platform_manager as platform_manager

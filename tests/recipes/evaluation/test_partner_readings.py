@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.errors import EnvironmentProblem
-from recipes.evaluation import generate, partner
+from recipes.evaluation import engines, generate, partner
 from recipes.evaluation.main import evaluate
 from recipes.evaluation.sample_store import SampledResponse
 from recipes.evaluation.settings import read_settings
@@ -48,7 +48,7 @@ class Engine:
         for turn in turns:
             whole = self.script(self.tokenizer.decode(turn.token_ids))
             head, found, _ = whole.partition(separator)
-            parts.append(generate.handoff.Part(self.tokenizer.encode(head + found), not found))
+            parts.append(engines.Part(self.tokenizer.encode(head + found), not found))
         return parts
 
     def prompt_log_probs(self, token_ids):

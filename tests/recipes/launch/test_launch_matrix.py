@@ -133,7 +133,7 @@ def verl_refuses(recipe, config):
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from recipes.core.cpu_patches import vllm_known_by_either_name
+    from recipes.core.vllm_distribution import vllm_known_by_either_name
 
     try:
         # Model folders are another test's affair.

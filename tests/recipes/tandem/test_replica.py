@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes.core.cpu_patches import alias_vllm_distribution
+from recipes.core.vllm_distribution import alias_vllm_distribution
 
 pytest.importorskip("vllm")
 alias_vllm_distribution()
