@@ -28,7 +28,7 @@ from recipes.core import data_plane, state
 from recipes.core.data_plane import KVBatchMeta
 from recipes.core.groups import Group, Sample, group_by_prompt, settle
 from recipes.core.requests import Requests, requests_of_this_run
-from recipes.core.reward_manager import BLOCK, RewardFaults
+from recipes.core.reward_faults import BLOCK, RewardFaults
 from recipes.core.settings import read
 from reward_fns.errors import ResultError
 from reward_fns.result import Result, RunningBudget, Score, from_verl

@@ -92,7 +92,7 @@ def check_group_stage(config) -> None:
     """The settings of the reward manager and of the group hook, before a worker reads them."""
     from verl.utils.import_utils import load_extern_object
 
-    from recipes.core.reward_manager import BLOCK, RewardFaults
+    from recipes.core.reward_faults import BLOCK, RewardFaults
     from recipes.core.settings import read
 
     faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)

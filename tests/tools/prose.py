@@ -36,7 +36,7 @@ def main(pages: list[str]) -> int:
     words, total, found, too_long = 0, 0, 0, []
     for page in pages:
         text = Path(page).read_text(encoding="utf-8")
-        words += len(text.split())
+        words += sum(any(map(str.isalnum, word)) for word in text.split())
         for sentence in sentences(text):
             length = len(sentence.split())
             total, found = total + length, found + 1

@@ -122,7 +122,7 @@ def make(queue, tokenizer, tmp_path):
     from verl.trainer.ppo import core_algos
 
     from recipes.core.requests import LocalRequests
-    from recipes.core.reward_manager import RewardFaults
+    from recipes.core.reward_faults import RewardFaults
     from recipes.launch.composition import compose_config
     from recipes.serl.run import Schedule
     from recipes.serl.settings import SerlSettings
