@@ -93,7 +93,8 @@ def render(tokenizer: Any, messages: Messages) -> str:
 def spells_control_token(tokenizer: Any, text: str) -> bool:
     """Whether a control token stands in ``text``: in a prompt it could end the question and open a turn of its own."""
     # A tokenizer's file may mark a token as special (<|im_start|>) and name it in none of the tokenizer's own lists.
-    control = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    control = {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
     return not control.isdisjoint(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -71,7 +71,7 @@ def check_advantages(rows: dict, lam: float = 0.95) -> None:
 
 
 def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, tmp_path):
-    run = begin("trainer.total_training_steps=2", "trainer.test_freq=2")
+    run = begin("preset=paper", "trainer.total_training_steps=2", "trainer.test_freq=2")
     assert run.wait() == 0, run.log[-6000:]
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2]
@@ -92,7 +92,7 @@ def check_step(metrics: dict) -> None:
 
 @pytest.mark.long
 def test_train_kill_resume(begin, step_folder, tmp_path):
-    arguments = ["trainer.save_freq=2", "trainer.total_training_steps=4", "trainer.test_freq=4"]
+    arguments = ["preset=paper", "trainer.save_freq=2", "trainer.total_training_steps=4", "trainer.test_freq=4"]
     first = begin(*arguments)
     first.wait_for_step(3)
     before = first.metrics()

@@ -109,7 +109,7 @@ def test_marks_of_thinking_that_a_user_made_special_reach_the_parser(monkeypatch
 
 def test_a_question_that_spells_a_control_token_is_none():
     tokenizer = lambda text, **_: {"input_ids": [7 if word == "<eos>" else 9 for word in text.split()]}  # noqa: E731
-    tokenizer.all_special_ids, tokenizer.added_tokens_decoder = [7], {}
+    tokenizer.all_special_ids = [7]
     settings = SimpleNamespace(parser="default")
     side = SimpleNamespace(tokenizer=tokenizer, proposer=SimpleNamespace(tokenizer=tokenizer), settings=settings)
     text = "</think> <problem>Why {}?</problem> <answer>\\boxed{{1}}</answer>"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Make the curves of a recipe on SmolLM2-135M again:
+#
+#     bash examples/reproduce.sh RECIPE [SEED ...]        (default: seed 1)
+#
+# One run for each arm and seed, ten steps with 500 held-out questions, a minute or two each on a GPU and hours on a CPU. The
+# picture and the table are outputs/reproduce/RECIPE/curve.png and table.md. The same command goes on after an interruption and
+# makes no finished run again.
+#
+# From the environment:
+#   STEPS       training steps (10)
+#   SCALE       smollm2_135m; toy takes a network of half a million parameters
+#   MORE        further overrides of every run, separated by spaces
+#   USE_PYTHON  an interpreter whose environment has the package; without it the quickstart's is made and used
+set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+
+declare -A ARMS=(
+    [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
+    [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo"
+    [tandem]="tandem:algorithm.tandem.validation=both grpo:preset=grpo"
+    [pasodoble]="trained: frozen:pasodoble.train_proposer=false"
+    [step_ppo]="outcome:preset=outcome outcome-lambda-1:preset=outcome,algorithm.lam=1"
+)
+
+main() {
+    local recipe="${1:-}" scale="${SCALE:-smollm2_135m}" format arm seed folder runs=()
+    if [[ -z "${ARMS[$recipe]:-}" ]]; then
+        _duets_fail "there is no recipe '$recipe'; there are: ${!ARMS[*]}."
+        return 2
+    fi
+    shift
+    (($#)) || set -- 1
+    cd "$DUETS_ROOT" || return 1
+    if [[ -n "${USE_PYTHON:-}" ]]; then DUETS_PYTHON="$USE_PYTHON"; else duets_install || return 1; fi
+
+    format="letters_$recipe"
+    if [[ "$scale" == toy ]]; then format="$recipe"; fi
+    [[ -f "examples/toy/toy_world/formats/$format.py" ]] || format="$([[ "$scale" == toy ]] && echo arithmetic || echo letters)"
+    "$DUETS_PYTHON" examples/toy/make.py --format "$format" --seed 0 \
+        --out "outputs/toy$([[ "$format" == arithmetic ]] || echo "_$format")" || return 1
+    folder="outputs/reproduce/$recipe"
+    mkdir -p "$folder"
+    for seed in "$@"; do
+        for arm in ${ARMS[$recipe]}; do
+            local name="${arm%%:*}" overrides
+            IFS=, read -ra overrides <<<"${arm#*:}"
+            _duets_stage "$recipe, $name, seed $seed (log: $folder/$name-$seed.log)"
+            VERL_FILE_LOGGER_PATH="$folder/$name-$seed.jsonl" "$DUETS_PYTHON" -m "recipes.$recipe.main" "scale=$scale" \
+                "${overrides[@]}" "data.seed=$seed" "trainer.total_training_steps=${STEPS:-10}" \
+                "trainer.experiment_name=reproduce_${recipe}_${name}_$seed" \
+                "trainer.default_local_dir=$folder/$name-$seed" ${MORE:-} >"$folder/$name-$seed.log" 2>&1 || {
+                tail -n 5 "$folder/$name-$seed.log" >&2
+                return 1
+            }
+            runs+=("$name=$folder/$name-$seed.jsonl")
+        done
+    done
+    "$DUETS_PYTHON" -m recipes.evaluation.report "${runs[@]}" --output "$folder/curve.png" --markdown "$folder/table.md" \
+        --title "$recipe, $scale"
+}
+
+main "$@"
