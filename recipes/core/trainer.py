@@ -21,7 +21,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.trainer.ppo.v1 import PPOTrainerSync
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.import_utils import load_extern_object
 
 from recipes.core import data_plane, state
@@ -32,18 +31,6 @@ from recipes.core.reward_faults import BLOCK, RewardFaults
 from recipes.core.settings import read
 from reward_fns.errors import ResultError
 from reward_fns.result import Result, RunningBudget, Score, from_verl
-
-# verl's replay buffer with a poll short enough for steps of a second.
-POLL_SECONDS = 0.05
-
-
-class FastPollingReplayBuffer(ReplayBuffer):
-    """Upstream asks the queue every 2 s, which would round a toy step up to whole seconds."""
-
-    def __init__(self, **kwargs):
-        kwargs.setdefault("poll_interval", POLL_SECONDS)
-        super().__init__(**kwargs)
-
 
 FIELDS = ("responses", "rm_scores", "extra_fields", "reward_model", "data_source", "extra_info", "raw_prompt")
 

@@ -68,7 +68,7 @@ def fit_cpu(config: Any, device: str, overrides: Sequence[str] = ()) -> None:
     typed = {item.lstrip("+~").partition("=")[0] for item in overrides}
     sampler = config.trainer.v1.sampler.custom_sampler
     if sampler.path is None:
-        sampler.path, sampler.name = "pkg://recipes.core.trainer", "FastPollingReplayBuffer"
+        sampler.path, sampler.name = "pkg://recipes.core.replay_buffer", "FastPollingReplayBuffer"
     shape = shape_of(config.actor_rollout_ref.model.path)
     real = shape is None or shape.parameters >= SMALL
     if real and bfloat16_is_faster():

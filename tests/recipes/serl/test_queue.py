@@ -109,10 +109,10 @@ def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(q
 
 
 def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):
-    from recipes.serl.advantages import TOKEN_FIELDS, reset_padding
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
     from recipes.core.data_plane import is_padding, real_keys
+    from recipes.serl.trainer import TOKEN_FIELDS, reset_padding
 
     fields = dict.fromkeys(
         ("old_log_probs", "ref_log_prob", "advantages", "returns", "token_level_rewards"), torch.ones
@@ -131,9 +131,8 @@ def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):
 
 
 def test_rloo_takes_its_baseline_from_the_scores_and_its_penalty_afterwards(queue):
-    from recipes.serl.advantages import replace_by_rloo
-
     from recipes.serl.estimators import rloo_advantage
+    from recipes.serl.trainer import replace_by_rloo
 
     torch.manual_seed(0)
     penalties = {}
