@@ -3,7 +3,7 @@
 #
 #     bash examples/reproduce.sh RECIPE [SEED ...]        (default: seed 1)
 #
-# One run for each arm and seed, ten steps with 500 held-out questions, a minute or two each on a GPU and hours on a CPU. The
+# One run for each arm and seed, ten steps with 500 held-out questions: minutes each on a GPU, hours on two CPU cores. The
 # picture and the table are outputs/reproduce/RECIPE/curve.png and table.md. The same command goes on after an interruption and
 # makes no finished run again.
 #

@@ -1,4 +1,7 @@
-"""verl's replay buffer with a poll short enough for steps of a second."""
+"""verl's replay buffer with a poll short enough for steps of a second.
+
+Apart from the trainer: verl loads it by this name, also while it is still importing the trainer.
+"""
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 

@@ -111,7 +111,10 @@ def test_a_question_that_spells_a_control_token_is_none():
     tokenizer = lambda text, **_: {"input_ids": [7 if word == "<eos>" else 9 for word in text.split()]}  # noqa: E731
     tokenizer.all_special_ids = [7]
     settings = SimpleNamespace(parser="default")
-    side = SimpleNamespace(tokenizer=tokenizer, proposer=SimpleNamespace(tokenizer=tokenizer), settings=settings)
+    # To the Proposer it is a word; the question stands in the Solver's prompt.
+    own = lambda text, **_: {"input_ids": [9 for _ in text.split()]}  # noqa: E731
+    own.all_special_ids = []
+    side = SimpleNamespace(tokenizer=tokenizer, proposer=SimpleNamespace(tokenizer=own), settings=settings)
     text = "</think> <problem>Why {}?</problem> <answer>\\boxed{{1}}</answer>"
     assert TwoPlayerTrainer._parse(side, text.format("not")).question == "Why not?"
     assert TwoPlayerTrainer._parse(side, text.format("<eos> not")).question == ""
