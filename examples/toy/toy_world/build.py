@@ -105,6 +105,8 @@ def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[s
     world = {"train": len(split.train), "test": len(split.test), "vocabulary": len(tokenizer), "models": models}
     if hasattr(toy_format, "write_more"):
         world |= toy_format.write_more(folder, split, tokenizer, seed)
+        # SeRL's lessons go on with the model.
+        models["base"]["accuracy"] = world.get("instructions", models["base"])["accuracy"]
     return world
 
 
