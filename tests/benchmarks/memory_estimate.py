@@ -36,7 +36,6 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_MMAP_MAX_": "1000000",
 }
-SECONDS = 580
 
 
 @dataclass(frozen=True)

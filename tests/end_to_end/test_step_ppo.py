@@ -1,8 +1,10 @@
 """Step-PPO as a user runs it: PRM in verl's reward pool, step rewards, raw GAE; killed in a step and resumed."""
 
 import os
+import re
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -24,32 +26,40 @@ def begin(start, small, step_world, step_folder, tmp_path):
     return lambda *more: start("recipes.step_ppo.main", *small, *more, environment=environment)
 
 
-def check_rewards(rows: dict, prm: Path) -> None:
-    """Rewards stand at the ends of the steps of the text and are what Hugging Face reads there; the KL penalty is in
-    the token rewards."""
+def check_rewards(rows: dict, prm: Path, world: Path) -> None:
+    """Each step is paid what it adds to what Hugging Face reads at its end, and the last, on EOS, what the answer adds;
+    the KL penalty is in the token rewards."""
     from transformers import AutoTokenizer
 
     from recipes.step_ppo.pipeline.prm_model import load_prm
     from recipes.step_ppo.steps import covering_tokens, segment_response
 
     model, tokenizer = load_prm(str(prm), dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(prm)
-    rewarded = 0
+    train = pandas.read_parquet(world / "train.parquet")
+    gold = {p[-1]["content"]: one["ground_truth"] for p, one in zip(train.prompt, train.reward_model, strict=True)}
+    rewarded, outcomes = 0, set()
     for row in rows.values():
         ids = torch.cat([row["prompts"], row["responses"]])
         with torch.no_grad():
             good = model(ids[None]).logits.softmax(-1)[0, len(row["prompts"]) :, [2, 3]].sum(-1)
         expected = torch.zeros(len(row["responses"]))
-        if row["responses"][-1] == tokenizer.eos_token_id:
-            text = tokenizer.decode(row["responses"], skip_special_tokens=True)
+        text = tokenizer.decode(row["responses"], skip_special_tokens=True)
+        steps = segment_response(text)
+        if steps and row["responses"][-1] == tokenizer.eos_token_id:
             offsets = tokenizer(text, return_offsets_mapping=True)
             if offsets["input_ids"] != row["responses"][:-1].tolist():
                 continue
-            ends = covering_tokens(offsets["offset_mapping"], [step.end for step in segment_response(text)])
-            expected[ends] = good[ends]
-            rewarded += len(ends) > 2
+            ends = covering_tokens(offsets["offset_mapping"], [step.end for step in steps])[:-1]
+            asked = tokenizer.decode(row["prompts"], skip_special_tokens=True)
+            (letter,) = {letter for question, letter in gold.items() if question in asked}
+            outcomes.add(right := re.findall(r"\b[A-D]\b", text.partition("Finish")[2]) == [letter])
+            values = torch.tensor([*good[ends].tolist(), float(right)])
+            expected[[*ends, -1]] = values.diff(prepend=torch.zeros(1))
+            rewarded += len(ends) > 1
         assert torch.allclose(row["rm_scores"], expected, atol=1e-4)
         penalty = 0.1 * (row["old_log_probs"] - row["ref_log_prob"])
         assert torch.allclose(row["token_level_rewards"], row["rm_scores"] - penalty, atol=1e-5)
+    assert outcomes == {True, False}
     assert rewarded > len(rows) // 2, "most rollouts have several rewarded steps"
 
 
@@ -70,8 +80,8 @@ def check_advantages(rows: dict, lam: float = 0.95) -> None:
     assert abs(torch.stack(means).mean()) > 0.05, "whitened advantages would have mean 0"
 
 
-def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, tmp_path):
-    run = begin("preset=paper", "trainer.total_training_steps=2", "trainer.test_freq=2")
+def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, step_world, tmp_path):
+    run = begin("trainer.total_training_steps=2", "trainer.test_freq=2")
     assert run.wait() == 0, run.log[-6000:]
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2]
@@ -80,7 +90,7 @@ def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, tmp_path):
         assert len(rows) == 32 * 4
         check_advantages(rows)
         check_step(data)
-    check_rewards(rows, step_folder / "round0" / "prm")
+    check_rewards(rows, step_folder / "round0" / "prm", step_world)
     assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[2])
 
 
@@ -91,8 +101,8 @@ def check_step(metrics: dict) -> None:
 
 
 @pytest.mark.long
-def test_train_kill_resume(begin, step_folder, tmp_path):
-    arguments = ["preset=paper", "trainer.save_freq=2", "trainer.total_training_steps=4", "trainer.test_freq=4"]
+def test_train_kill_resume(begin, step_folder, step_world, tmp_path):
+    arguments = ["trainer.save_freq=2", "trainer.total_training_steps=4", "trainer.test_freq=4"]
     first = begin(*arguments)
     first.wait_for_step(3)
     before = first.metrics()
@@ -101,7 +111,7 @@ def test_train_kill_resume(begin, step_folder, tmp_path):
         rows = torch.load(tmp_path / f"record.{step}.pt")
         assert len(rows) == 32 * 4
         check_advantages(rows)
-    check_rewards(rows, step_folder / "round0" / "prm")
+    check_rewards(rows, step_folder / "round0" / "prm", step_world)
     second = begin(*arguments)
     assert second.wait() == 0, second.log[-6000:]
     metrics = second.metrics()
@@ -111,7 +121,6 @@ def test_train_kill_resume(begin, step_folder, tmp_path):
     for step in metrics.values():
         check_step(step)
     assert metrics[2]["actor/reward_kl_penalty"] != metrics[4]["actor/reward_kl_penalty"]
-    assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[4])
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/global_step_4")
     assert (folder / "actor").is_dir() and (folder / "critic").is_dir()
 
