@@ -44,8 +44,7 @@ def check_rewards(rows: dict, prm: Path, world: Path) -> None:
             good = model(ids[None]).logits.softmax(-1)[0, len(row["prompts"]) :, [2, 3]].sum(-1)
         expected = torch.zeros(len(row["responses"]))
         text = tokenizer.decode(row["responses"], skip_special_tokens=True)
-        steps = segment_response(text)
-        if steps and row["responses"][-1] == tokenizer.eos_token_id:
+        if (steps := segment_response(text)) and row["responses"][-1] == tokenizer.eos_token_id:
             offsets = tokenizer(text, return_offsets_mapping=True)
             if offsets["input_ids"] != row["responses"][:-1].tolist():
                 continue
@@ -65,7 +64,6 @@ def check_rewards(rows: dict, prm: Path, world: Path) -> None:
 
 def check_advantages(rows: dict, lam: float = 0.95) -> None:
     """Plain GAE, token by token, and nothing whitened."""
-    means = []
     for row in rows.values():
         rewards, values = row["token_level_rewards"].tolist(), row["values"].tolist()
         trace, expected = 0.0, []
@@ -76,8 +74,6 @@ def check_advantages(rows: dict, lam: float = 0.95) -> None:
         found = row["advantages"]
         assert torch.allclose(found, torch.tensor(expected), atol=1e-4)
         assert torch.allclose(row["returns"], found + row["values"], atol=1e-4)
-        means.append(found.mean())
-    assert abs(torch.stack(means).mean()) > 0.05, "whitened advantages would have mean 0"
 
 
 def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, step_world, tmp_path):
@@ -121,6 +117,7 @@ def test_train_kill_resume(begin, step_folder, step_world, tmp_path):
     for step in metrics.values():
         check_step(step)
     assert metrics[2]["actor/reward_kl_penalty"] != metrics[4]["actor/reward_kl_penalty"]
+    assert any(key.startswith("val-core/") and "/acc/" in key for key in metrics[4])
     (folder,) = (second.folder / "outputs" / "checkpoints").glob("*/*/global_step_4")
     assert (folder / "actor").is_dir() and (folder / "critic").is_dir()
 
