@@ -144,9 +144,13 @@ def _row_problem(row: Row) -> str | None:
 
 def verl_findings() -> Iterator[Finding]:
     """What the plug-in put into verl in this process, and whether it was read against this verl."""
-    lost = [f"{row.kind} {row.name}: {problem}" for row, problem in lost_rows().items()]
-    for text in (*own_log.messages, *lost):
-        yield Finding("plug-in", "verl", FAILURE, _last_line(text))
+    lost: dict[str, list[str]] = {}
+    for row, problem in lost_rows().items():
+        lost.setdefault(_last_line(problem), []).append(f"{row.kind} {row.name}")
+    # verl imports libraries that it does not install and vLLM does.
+    remedy = "" if compat.installed_version("vllm") else "install vLLM first: it brings what verl imports"
+    for text in (*own_log.messages, *(f"{', '.join(rows)}: {problem}" for problem, rows in lost.items())):
+        yield Finding("plug-in", "verl", FAILURE, _last_line(text), remedy)
     if not lost:
         yield Finding("plug-in", "verl", OK, f"knows all {len(TABLE)} names")
     yield from _lock_findings("verl", compat.LOCK)
@@ -311,7 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"  {found.state:8}{found.area:10} {found.item}: {found.detail}"
                 + (f" -> {found.remedy}" if found.remedy else "")
             )
-    print("All is well." if ok else f"Not fit to run: {states.count(FAILURE)} failures.")
+    print("All is well." if ok else f"Not fit to run. Failures: {states.count(FAILURE)}.")
     return 0 if ok else 1
 
 

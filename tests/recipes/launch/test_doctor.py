@@ -138,6 +138,13 @@ def test_a_dependency_that_raises_is_reported_with_its_error(ahead):
     assert "wrapt was built for another Python" in problem + str(found)
 
 
+def test_a_library_that_verl_lacks_is_one_finding(ahead):
+    (ahead / "cachetools.py").write_text("raise ModuleNotFoundError('no cachetools')")
+    found, _ = doctor._child("from recipes.launch import doctor; doctor.answer('verl')")
+    (lost,) = [finding for finding in found if finding.state == FAILURE]
+    assert "no cachetools" in lost.detail and "trainer serl" in lost.detail and "agent_loop tandem" in lost.detail
+
+
 def test_a_silent_child_process_is_reported(monkeypatch):
     monkeypatch.setattr(doctor, "CHILD_SECONDS", 0.2)
     assert doctor._child("import time; time.sleep(30)") == ([], "no answer within 0.2 s")
