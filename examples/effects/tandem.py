@@ -28,6 +28,7 @@ from two_styles import (
 )
 
 from recipes.evaluation.engines import handoff_ratio
+from recipes.evaluation.report import picture
 from recipes.tandem.authorship import count_authorship, response_identity
 
 
@@ -305,36 +306,33 @@ def conclusion(values) -> str:
     )
 
 
-DRAWN = {"tandem": "C0", "grpo": "C3", "grpo, KL .1": "C1", "only A pays": "C2", "only B pays": "C7"}
+DRAWN = ("tandem", "grpo", "grpo, KL .1", "only A pays", "only B pays")
 
 
 def draw() -> None:
     """Curves over training: mean over the seeds, and its interval as a band."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     curves: dict = defaultdict(lambda: defaultdict(list))
     for setting, records in read_all(LOG):
         if setting["seed"] != DEVELOPMENT_SEED:
             for record in records:
                 curves[setting["arm"]][record["step"]].append(record)
-    figure, axes = pyplot.subplots(1, 4, figsize=(15, 3.4), constrained_layout=True)
     panels = ("solo", "sentence", "cross_entropy", "a")
     titles = ("solo accuracy, %", "sentence handoff, %", "junior's cross-entropy, nats per token", "style A, %")
-    for axis, column, title in zip(axes, panels, titles, strict=True):
-        factor = COLUMNS[column][1]
-        for arm, color in DRAWN.items():
-            steps = sorted(curves[arm])
-            points = [mean_and_interval([factor * record[column] for record in curves[arm][step]]) for step in steps]
-            means, halves = np.array(points).T
-            axis.plot(steps, means, color=color, label=arm)
-            axis.fill_between(steps, means - halves, means + halves, color=color, alpha=0.15, linewidth=0)
-        axis.set_title(title)
-        axis.set_xlabel("step")
-    axes[0].legend(fontsize=8)
-    figure.savefig(RESULTS / "tandem.png", dpi=80)
+    with picture(RESULTS / "tandem.png", len(panels), inches=(4.5, 3.4)) as axes:
+        for axis, column, title in zip(axes, panels, titles, strict=True):
+            factor = COLUMNS[column][1]
+            for arm in DRAWN:
+                steps = sorted(curves[arm])
+                points = [
+                    mean_and_interval([factor * record[column] for record in curves[arm][step]]) for step in steps
+                ]
+                means, halves = np.array(points).T
+                (line,) = axis.plot(steps, means, label=arm, markersize=4)
+                axis.fill_between(
+                    steps, means - halves, means + halves, color=line.get_color(), alpha=0.15, linewidth=0
+                )
+            axis.set(title=title, xlabel="training step")
+        axes[0].legend(fontsize=8)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 from recipes.evaluation.benchmarks import Benchmark
 from recipes.evaluation.partner import HANDOFFS
+from recipes.evaluation.report import picture
 from recipes.evaluation.settings import Settings
 
 Summary = Mapping[str, Any]
@@ -137,21 +138,16 @@ def plot_pass_at_k(summary: Summary, output: Path) -> bool:
                 curves.setdefault(benchmark, {})[model] = points
     if not curves:
         return False
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 * len(curves), 4), layout="constrained")
-    for position, (benchmark, models) in enumerate(curves.items(), 1):
-        axes = figure.add_subplot(1, len(curves), position)
-        for model, points in models.items():
-            k = [number for number, _ in points]
-            mean, low, high = ([100 * value[key] for _, value in points] for key in ("mean", "low", "high"))
-            (line,) = axes.plot(k, mean, marker="o", label=model)
-            axes.fill_between(k, low, high, color=line.get_color(), alpha=0.15)
-        axes.set_xscale("log", base=2)
-        axes.set(title=benchmark, xlabel="k", ylabel="pass@k (%)")
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(output, dpi=150)
+    with picture(output, len(curves), inches=(5, 4)) as panels:
+        for axes, (benchmark, models) in zip(panels, curves.items(), strict=True):
+            for model, points in models.items():
+                k = [number for number, _ in points]
+                mean, low, high = ([100 * value[key] for _, value in points] for key in ("mean", "low", "high"))
+                (line,) = axes.plot(k, mean, label=model)
+                axes.fill_between(k, low, high, color=line.get_color(), alpha=0.15)
+            axes.set_xscale("log", base=2)
+            axes.set(title=benchmark, xlabel="k: answers to a question", ylabel="a right one among k, %")
+            axes.legend()
     return True
 
 

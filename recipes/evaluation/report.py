@@ -9,11 +9,13 @@ their mean thick. Files joined by commas are parts of one run (before and after 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 # Learning curves from verl's file logger: one JSON line {"step": int, "data": {metric: value}} per step.
 # Metric -> step -> value.
@@ -128,6 +130,42 @@ def table(runs: Sequence[Run], metrics: Sequence[str]) -> str:
 
 _PANEL_INCHES = (6.0, 4.0)
 _MOST_COLUMNS = 3
+# A picture has no ground of its own: this grey and these colours (Okabe and Ito's, the light ones darkened) stand out
+# from a white page and from a dark one. The colour-blind tell lines apart by their markers as well.
+_INK = "#7D7D7D"
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B07A00", _INK)
+_MARKERS = "os^vDP"
+_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+_WORDS = {"critic/score/mean": "mean reward of the responses trained on", "val-core": "held-out", "val": "held-out"}
+
+
+@contextmanager
+def picture(
+    output: Path, panels: int = 1, title: str = "", inches: tuple[float, float] = _PANEL_INCHES
+) -> Iterator[list[Any]]:
+    """Give the axes of an image file, for white and for dark pages, and write it; its suffix decides the format."""
+    from cycler import cycler
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    columns = min(panels, _MOST_COLUMNS)
+    rows = -(-panels // columns)
+    style = dict.fromkeys(_INKED, _INK) | {"axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False}
+    with rc_context(style | {"axes.prop_cycle": cycler(color=_COLOURS, marker=list(_MARKERS))}):
+        figure = Figure(figsize=(inches[0] * columns, inches[1] * rows), layout="constrained")
+        yield [figure.add_subplot(rows, columns, position) for position in range(1, panels + 1)]
+        if title:
+            figure.suptitle(title)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=150, transparent=True)
+
+
+def in_words(metric: str) -> str:
+    """A title for a metric of verl's: "held-out accuracy, gsm8k, mean@4" for ``val-core/gsm8k/acc/mean@4``."""
+    start, *rest = metric.split("/")
+    if start in _WORDS and len(rest) == 3:
+        return f"{_WORDS[start]} {rest[1].replace('acc', 'accuracy')}, {rest[0]}, {rest[2]}"
+    return _WORDS.get(metric, metric)
 
 
 def read_run(argument: str) -> Run:
@@ -142,32 +180,25 @@ def read_run(argument: str) -> Run:
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str = "") -> None:
-    """Write one panel per metric to an image file; its suffix decides the format."""
-    from matplotlib.figure import Figure
-
-    columns = min(len(metrics), _MOST_COLUMNS)
-    rows = -(-len(metrics) // columns)
-    figure = Figure(figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows), layout="constrained")
+    """Write one panel per metric to an image file; a dotted line is where the first run's held-out metric began."""
     labels = list(dict.fromkeys(run.label for run in runs))
-    for position, metric in enumerate(metrics, 1):
-        axes = figure.add_subplot(rows, columns, position)
-        for label, seeds in by_label(runs, metric).items():
-            colour = f"C{labels.index(label) % 10}"
-            for curve in seeds if len(seeds) > 1 else []:
-                axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.8, alpha=0.35)
-            mean = mean_curve(seeds)
-            name = f"{label} (mean of {len(seeds)})" if len(seeds) > 1 else label
-            marker = "o" if len(mean) < 40 else None
-            axes.plot(
-                list(mean), list(mean.values()), color=colour, linewidth=2, marker=marker, markersize=3, label=name
-            )
-        axes.set(xlabel="training step", title=metric)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    if title:
-        figure.suptitle(title)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)
+    with picture(output, len(metrics), title) as panels:
+        for axes, metric in zip(panels, metrics, strict=True):
+            means = []
+            for label, seeds in by_label(runs, metric).items():
+                number = labels.index(label) % len(_COLOURS)
+                for curve in seeds if len(seeds) > 1 else []:
+                    axes.plot(list(curve), list(curve.values()), f"C{number}", marker="", linewidth=0.8, alpha=0.5)
+                mean = mean_curve(seeds)
+                means += [mean] if mean else []
+                name = f"{label} (mean of {len(seeds)})" if len(seeds) > 1 else label
+                marker = _MARKERS[number] if len(mean) < 40 else ""
+                axes.plot(list(mean), list(mean.values()), f"C{number}", marker=marker, linewidth=2, label=name)
+            if means and metric.startswith(VALIDATION_PREFIXES):
+                axes.axhline(next(iter(means[0].values())), color=_INK, marker="", linestyle=":", label="start")
+            axes.set(xlabel="training step", ylabel=metric, title=in_words(metric))
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.legend()
 
 
 def write_report(

@@ -4,20 +4,19 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from recipes.evaluation.report import picture
 from recipes.evaluation.stats import wilson
 
 LOG = Path(__file__).parent / "results" / "h200.jsonl"
-# Label, and recipe, arguments and seed of the log. Colours of Okabe and Ito, told apart by the colour-blind.
+# Label, and recipe, arguments and seed of the log. Colours of Okabe and Ito, the light ones darkened.
 RUNS = {
     "SPPO (preset=verl)": ("sppo", "preset=verl", 1, "#0072B2", "o"),
-    "GRPO, baseline": ("sppo", "preset=grpo", 1, "#999999", "s"),
+    "GRPO, baseline": ("sppo", "preset=grpo", 1, "#7D7D7D", "s"),
     "SeRL, no labels": ("serl", "variant=majority estimator=grpo", 1, "#009E73", "^"),
     "SeRL on shuffled labels": ("serl", "variant=ground_truth estimator=grpo, labels shuffled", 1, "#CC79A7", "v"),
     "tandem, senior alone": ("tandem", "preset=tandem", 1, "#D55E00", "D"),
-    "Step-PPO (preset=outcome)": ("step_ppo", "preset=outcome", 1, "#E69F00", "P"),
-    "PasoDoble": ("pasodoble", "variant=online", 1, "#56B4E9", "X"),
+    "Step-PPO (preset=outcome)": ("step_ppo", "preset=outcome", 1, "#B07A00", "P"),
+    "PasoDoble": ("pasodoble", "variant=online", 1, "#8A6FD1", "X"),
 }
 
 
@@ -29,20 +28,21 @@ def main() -> None:
         if values:
             runs[row["recipe"], row["arguments"], row["seed"]][row["step"]] = sum(values) / len(values)
     print("| run | " + " | ".join(("before", "step 5", "step 10")) + " |\n|---|---|---|---|")
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for shift, (label, (recipe, arguments, seed, colour, marker)) in enumerate(RUNS.items()):
-        curve = dict(sorted(runs[recipe, arguments, seed].items()))
-        print(f"| {label} | " + " | ".join(f"{100 * curve[s]:.1f}" if s in curve else "" for s in (0, 5, 10)) + " |")
-        bounds = [wilson(value * head["held_out"], head["held_out"]) for value in curve.values()]
-        low, high = ([100 * abs(getattr(b, end) - b.mean) for b in bounds] for end in ("low", "high"))
-        at = [step + 0.08 * (shift - 3) for step in curve]
-        means = [100 * b.mean for b in bounds]
-        axes.errorbar(at, means, yerr=[low, high], color=colour, marker=marker, capsize=2, label=label)
-    axes.set(xlabel="training step", ylabel="held-out accuracy, %", ylim=(0, 100), title="SmolLM2-135M counts letters")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    figure.savefig(LOG.with_suffix(".png"), dpi=110)
+    with picture(LOG.with_suffix(".png"), inches=(8, 4.2)) as (axes,):
+        for shift, (label, (recipe, arguments, seed, colour, marker)) in enumerate(RUNS.items()):
+            curve = dict(sorted(runs[recipe, arguments, seed].items()))
+            print(
+                f"| {label} | " + " | ".join(f"{100 * curve[s]:.1f}" if s in curve else "" for s in (0, 5, 10)) + " |"
+            )
+            bounds = [wilson(value * head["held_out"], head["held_out"]) for value in curve.values()]
+            low, high = ([100 * abs(getattr(b, end) - b.mean) for b in bounds] for end in ("low", "high"))
+            at = [step + 0.08 * (shift - 3) for step in curve]
+            means = [100 * b.mean for b in bounds]
+            axes.errorbar(at, means, yerr=[low, high], color=colour, marker=marker, capsize=2, label=label)
+        axes.set(
+            xlabel="training step", ylabel="held-out accuracy, %", ylim=(0, 100), title="SmolLM2-135M counts letters"
+        )
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recipes.core import files
-from recipes.evaluation.report import read_curves
+from recipes.evaluation.report import picture, read_curves
 from recipes.evaluation.stats import Interval, bootstrap_mean
 from recipes.step_ppo.calibration import calibration_bins, calibration_error, correlation, expected_value
 from recipes.step_ppo.pipeline import command
@@ -134,16 +134,11 @@ def interval(accuracy: float, held_out: int) -> Interval:
 
 def draw_calibration(expected: Tensor, observed: Tensor, path: Path) -> None:
     """Completion rate over the PRM's expected value in ten bins; the area of a dot is the number of its states."""
-    from matplotlib.figure import Figure
-
     means, rates, sizes = zip(*calibration_bins(expected, observed), strict=True)
-    figure = Figure(figsize=(4.5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    axes.scatter(means, rates, s=[600 * size / len(expected) + 10 for size in sizes], alpha=0.7)
-    axes.set(xlabel="PRM: expected share of hits", ylabel="share of right completions", xlim=(0, 1), ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    with picture(path, inches=(4.5, 4.5)) as (axes,):
+        axes.plot([0, 1], [0, 1], color=axes.xaxis.label.get_color(), marker="", linewidth=1)
+        axes.scatter(means, rates, s=[600 * size / len(expected) + 10 for size in sizes], color="C0", alpha=0.7)
+        axes.set(xlabel="PRM: expected share of hits", ylabel="share of right completions", xlim=(0, 1), ylim=(0, 1))
 
 
 def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Mapping[str, Interval]) -> str:
