@@ -148,8 +148,9 @@ def verl_findings() -> Iterator[Finding]:
     for row, problem in lost_rows().items():
         lost.setdefault(_last_line(problem), []).append(f"{row.kind} {row.name}")
     # verl imports libraries that it does not install and vLLM does.
-    remedy = "" if compat.installed_version("vllm") else "install vLLM first: it brings what verl imports"
+    brought = compat.installed_version("vllm") is None
     for text in (*own_log.messages, *(f"{', '.join(rows)}: {problem}" for problem, rows in lost.items())):
+        remedy = "install vLLM first: it brings what verl imports" if brought and "No module named" in text else ""
         yield Finding("plug-in", "verl", FAILURE, _last_line(text), remedy)
     if not lost:
         yield Finding("plug-in", "verl", OK, f"knows all {len(TABLE)} names")
