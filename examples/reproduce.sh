@@ -5,7 +5,7 @@
 #
 # One run for each arm and seed, ten steps with 500 held-out questions: minutes each on a GPU, hours on two CPU cores. The
 # picture and the table are outputs/reproduce/RECIPE/curve.png and table.md. The same command goes on after an interruption and
-# makes no finished run again.
+# makes no finished run again. On SmolLM2 tandem has a world of two styles, of which its junior knows one.
 #
 # From the environment:
 #   STEPS       training steps (10)
@@ -15,16 +15,18 @@
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
+PAIR=actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config
 declare -A ARMS=(
     [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
-    [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo"
-    [tandem]="tandem:algorithm.tandem.validation=both grpo:preset=grpo"
+    [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo
+        shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
+    [tandem]="tandem: grpo:$PAIR.prob_senior=1.0"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false"
     [step_ppo]="outcome:preset=outcome outcome-lambda-1:preset=outcome,algorithm.lam=1"
 )
 
 main() {
-    local recipe="${1:-}" scale="${SCALE:-smollm2_135m}" format arm seed folder runs=()
+    local recipe="${1:-}" scale="${SCALE:-smollm2_135m}" format world arm seed folder runs=() more=()
     if [[ -z "${ARMS[$recipe]:-}" ]]; then
         _duets_fail "there is no recipe '$recipe'; there are: ${!ARMS[*]}."
         return 2
@@ -37,19 +39,25 @@ main() {
     format="letters_$recipe"
     if [[ "$scale" == toy ]]; then format="$recipe"; fi
     [[ -f "examples/toy/toy_world/formats/$format.py" ]] || format="$([[ "$scale" == toy ]] && echo arithmetic || echo letters)"
-    "$DUETS_PYTHON" examples/toy/make.py --format "$format" --seed 0 \
-        --out "outputs/toy$([[ "$format" == arithmetic ]] || echo "_$format")" || return 1
+    world="outputs/toy$([[ "$format" == arithmetic ]] || echo "_$format")"
+    "$DUETS_PYTHON" examples/toy/make.py --format "$format" --seed 0 --out "$world" || return 1
+    export LETTERS_DIR="$world"
+    if [[ "$format" == letters_tandem ]]; then
+        more+=("$PAIR.junior_model=$world/junior" "evaluation.every=${STEPS:-10}" "evaluation.benchmarks=[$world/test.parquet]"
+            "evaluation.partner.readings=[sentence_handoff,word_handoff,legibility]" $'evaluation.handoff.separator="\n"')
+    fi
     folder="outputs/reproduce/$recipe"
     mkdir -p "$folder"
     for seed in "$@"; do
         for arm in ${ARMS[$recipe]}; do
             local name="${arm%%:*}" overrides
             IFS=, read -ra overrides <<<"${arm#*:}"
+            overrides=("${overrides[@]//WORLD/$world}")
             _duets_stage "$recipe, $name, seed $seed (log: $folder/$name-$seed.log)"
             VERL_FILE_LOGGER_PATH="$folder/$name-$seed.jsonl" "$DUETS_PYTHON" -m "recipes.$recipe.main" "scale=$scale" \
                 "${overrides[@]}" "data.seed=$seed" "trainer.total_training_steps=${STEPS:-10}" \
                 "trainer.experiment_name=reproduce_${recipe}_${name}_$seed" \
-                "trainer.default_local_dir=$folder/$name-$seed" ${MORE:-} >"$folder/$name-$seed.log" 2>&1 || {
+                "trainer.default_local_dir=$folder/$name-$seed" "${more[@]}" ${MORE:-} >"$folder/$name-$seed.log" 2>&1 || {
                 tail -n 5 "$folder/$name-$seed.log" >&2
                 return 1
             }

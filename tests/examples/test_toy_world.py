@@ -11,7 +11,7 @@ from toy_world import build as build_module
 from toy_world import starts
 from toy_world import warm_up as warm_up_module
 from toy_world.build import ToyWorldError, build
-from toy_world.formats import FORMATS, arithmetic, load_format
+from toy_world.formats import FORMATS, Example, Split, arithmetic, load_format
 from toy_world.formats import serl as serl_format
 from toy_world.tokenizer import train_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -53,6 +53,17 @@ def parrot(tmp_path, monkeypatch):
 
 def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+def test_shuffled_labels_are_the_same_labels_elsewhere(tmp_path, parrot, monkeypatch):
+    monkeypatch.setattr(build_module, "warmed_up_model", lambda *_: {"accuracy": 1.0})
+    examples = [Example([{"role": "user", "content": f"Say {n}."}], str(n), str(n)) for n in range(20)]
+    monkeypatch.setattr(load_format("parrot"), "split", lambda seed: Split(examples, examples[:5]))
+    build(tmp_path / "world", format_name="parrot", seed=0)
+    rows, control = (pd.read_parquet(tmp_path / "world" / f"{name}.parquet") for name in ("train", "train_shuffled"))
+    labels, others = ([one["ground_truth"] for one in table["reward_model"]] for table in (rows, control))
+    assert sorted(labels) == sorted(others) and labels != others
+    assert [list(one) for one in rows["prompt"]] == [list(one) for one in control["prompt"]]
 
 
 def test_a_world_holds_what_verl_reads(tmp_path, parrot):

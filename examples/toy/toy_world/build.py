@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import random
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -90,7 +92,11 @@ def _standing(out: Path, key: str) -> dict | None:
 
 def _build_into(folder: Path, toy_format: ModuleType, seed: int, shapes: tuple[str, ...]) -> dict:
     split = toy_format.split(seed)
-    for name, examples in (("train", split.train), ("test", split.test)):
+    # Labels that belong to other questions: what a run gains on them is not due to the labels.
+    labels = [one.ground_truth for one in split.train]
+    random.Random(seed).shuffle(labels)
+    shuffled = [replace(one, ground_truth=label) for one, label in zip(split.train, labels, strict=True)]
+    for name, examples in (("train", split.train), ("train_shuffled", shuffled), ("test", split.test)):
         _write_rows(folder / f"{name}.parquet", toy_format, name, examples)
     models = {}
     if hasattr(toy_format, "base_model"):
