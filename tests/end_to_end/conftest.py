@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,6 +111,21 @@ def world() -> Callable[[str], Path]:
 def toy_world(world) -> Path:
     """The world of SPPO and tandem."""
     return world("sppo")
+
+
+@pytest.fixture(scope="session")
+def padded_world(toy_world, tmp_path_factory) -> Path:
+    """The toy world with a model as Qwen's are: 64 logits that its tokenizer does not know, and two ids that end."""
+    from transformers import AutoModelForCausalLM
+
+    folder = shutil.copytree(toy_world, tmp_path_factory.mktemp("padded"), dirs_exist_ok=True)
+    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    model.resize_token_embeddings(model.config.vocab_size + 64, mean_resizing=False)
+    ends = [model.generation_config.eos_token_id, model.generation_config.pad_token_id]
+    assert None not in ends and ends[0] != ends[1]
+    model.generation_config.eos_token_id = ends
+    model.save_pretrained(folder / "model")
+    return folder
 
 
 @pytest.fixture

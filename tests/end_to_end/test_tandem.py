@@ -41,8 +41,9 @@ def check_end_as_asked(run, step: int) -> dict[int, dict]:
     return metrics
 
 
-def test_train_and_be_asked_to_end(start, small):
-    run = start("recipes.tandem.main", *small, *PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9")
+def test_train_and_be_asked_to_end(start, small, padded_world):
+    overrides = (*PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9")
+    run = start("recipes.tandem.main", *small, *overrides, environment={"TOY_DIR": str(padded_world)})
     metrics = check_end_as_asked(run, 2)
     check_steps(metrics)
     told = r"step 2 of 9, reward 0\.\d{3}, held-out toy_arithmetic \d+\.\d%, \d+ s, about \d+ min left"
