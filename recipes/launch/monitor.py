@@ -35,6 +35,8 @@ ENGINE_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
 SERVER = re.compile(r"ray::\w*HttpServer")
 SPAWNED = "multiprocessing.spawn"
 HELPER_SECONDS = 60.0
+LOW_ON_MEMORY = "low on memory"
+"""In what Ray says of a worker that it has killed for that."""
 
 # The text in a process's title, and what the run does then; in a start-up from its last stage to its first.
 STAGES = (
@@ -65,6 +67,7 @@ class Process(NamedTuple):
         age: seconds since it was seen first, which a step of the clock does not change.
         stopped: by SIGSTOP.
         cpu: seconds of processor time that it has taken.
+        memory: bytes resident.
     """
 
     parent: int
@@ -72,6 +75,7 @@ class Process(NamedTuple):
     age: float = 0.0
     stopped: bool = False
     cpu: float = 0.0
+    memory: int = 0
 
 
 def limit_seconds() -> float:
@@ -191,12 +195,35 @@ class Monitor:
     _stopped: threading.Event = field(default_factory=threading.Event)
     _engines: dict[int, str] = field(default_factory=dict)
     _first_seen: dict[int, float] = field(default_factory=dict)
+    _most_memory: dict[int, Process] = field(default_factory=dict)
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="verl-duets-monitor", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
+
+    def cause(self, error: Exception) -> str | None:
+        """Why a run ends, where an actor's death tells more than the error of its driver; Ray may learn of it later."""
+        from ray.exceptions import RayActorError
+
+        deadline = time.monotonic() + (2 * self.poll if isinstance(error, RayActorError) else 0)
+        with contextlib.suppress(Exception):  # Ray may be gone as well
+            while not (found := self.problem or self._dead_actor()) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            return found
+
+    def _dead_actor(self) -> str | None:
+        problem = dead_actor()
+        if problem is None or LOW_ON_MEMORY not in problem:
+            return problem
+        largest = sorted(list(self._most_memory.values()), key=lambda process: -process.memory)[:4]
+        held = ", ".join(f"{_name(process.title)} {process.memory / 2**30:.1f} GiB" for process in largest)
+        return (
+            f"out of memory: {problem}. Most that its processes here held: {held}. Lower what is trained on at once "
+            "(actor_rollout_ref.actor.ppo_max_token_len_per_gpu or ppo_micro_batch_size_per_gpu) or the engine's cache "
+            "(rollout.max_num_seqs, engine_kwargs.vllm.kv_cache_memory_bytes), or end what else runs here"
+        )
 
     def _watch(self) -> None:
         began = time.monotonic()
@@ -209,7 +236,7 @@ class Monitor:
                 titles = [process.title for process in processes.values()]
                 if not self.step() and (stage := self.start_up.poll(titles, now)):
                     _say(f"{self.name}: {stage} ({now - began:.0f} s)")
-                self.problem = dead_actor() or self._dead_engine(processes) or self._stall_problem(processes, now)
+                self.problem = self._dead_actor() or self._dead_engine(processes) or self._stall_problem(processes, now)
             except Exception as error:  # whatever Ray raises when its head is busy: a lost look must not end the watch
                 _say(f"monitor: a look failed, the next is in {self.poll:g} s: {error!r}")
         if self._stopped.wait(self.grace):
@@ -232,7 +259,10 @@ class Monitor:
                 times = process.cpu_times()
                 stopped = process.status() == psutil.STATUS_STOPPED
                 title = " ".join(process.cmdline())
-                found[process.pid] = Process(process.ppid(), title, age, stopped, times.user + times.system)
+                memory = process.memory_info().rss
+                found[process.pid] = Process(process.ppid(), title, age, stopped, times.user + times.system, memory)
+                if memory > self._most_memory.get(process.pid, Process(0, "")).memory:
+                    self._most_memory[process.pid] = found[process.pid]
         self._first_seen = {pid: self._first_seen[pid] for pid in found}
         return found
 

@@ -261,7 +261,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
         return signals.exit_code
     except Exception as error:
         traceback.print_exc()
-        print(f"{recipe.name}: the run failed: {reason_of(error)}", file=sys.stderr)
+        print(f"{recipe.name}: the run failed: {monitor.cause(error) or reason_of(error)}", file=sys.stderr)
         return 1
     finally:
         signals.stop()

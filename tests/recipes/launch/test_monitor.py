@@ -1,12 +1,14 @@
 """When the monitor ends a run, what it says of one that stands still, and what it tells of a start-up."""
 
 import os
+import re
 import subprocess
 import threading
 import time
 
 import psutil
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from recipes.errors import ConfigError
 from recipes.launch import leftovers, monitor
@@ -117,6 +119,26 @@ def test_verl_may_end_by_itself_after_a_death(record, ended, monkeypatch, verl):
     if verl == "ends by itself":
         dog.stop()
     assert ended.wait(2) is (verl == "hangs")
+
+
+def test_a_run_that_ray_ends_for_memory_says_who_held_how_much(record, titled, ended, monkeypatch):
+    titled("VLLM::EngineCore")
+    said = iter([None] * 20)
+    killed = "actor WorkerDict died: 3 worker(s) were killed due to the node running low on memory"
+    monkeypatch.setattr(monitor, "dead_actor", lambda: next(said, killed))
+    dog = Monitor("sppo", record, poll=0.05, grace=0.1)
+    dog.start()
+    assert ended.wait(30) and dog.problem.startswith(f"out of memory: {killed}. Most that its processes here held: ")
+    assert re.search(r"VLLM::EngineCore 0\.\d GiB", dog.problem) and "ppo_max_token_len_per_gpu" in dog.problem
+
+
+def test_the_reason_of_a_lost_actor_is_why_it_died_which_ray_may_know_later(record, monkeypatch):
+    said = iter([None, None, "actor WorkerDict died: killed"])
+    monkeypatch.setattr(monitor, "dead_actor", lambda: next(said))
+    dog = Monitor("sppo", record)
+    assert dog.cause(ValueError("a bad key")) is None
+    assert dog.cause(ActorUnavailableError("Socket closed", b"0" * 16)) == "actor WorkerDict died: killed"
+    assert dog.cause(ValueError("Ray is gone, so that no look succeeds")) is None
 
 
 def test_a_look_that_fails_does_not_end_the_watch(record, ended, monkeypatch, capsys):
