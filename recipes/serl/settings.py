@@ -124,7 +124,7 @@ class SerlSettings:
         iterations: iterations of a run.
         step_slack: a run may take so many times its steps when steps train fewer prompts.
         statistics: take advantage statistics `before` the difficulty filter, as the original, or `after`.
-        journal_dir: folder of the journals (`--filtered_data_dir`).
+        journal_dir: folder of the journals (`--filtered_data_root_dir`).
         log_instructions: so many instructions of a step go to the log.
     """
 
