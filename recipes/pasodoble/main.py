@@ -16,8 +16,8 @@ from recipes.pasodoble.settings import GameSettings
 
 PREPARE = {
     "data/math/": "python examples/data_preparation/math_dataset.py",
-    "pasodoble_sft/solver": "ROLE=solver bash recipes/pasodoble/run_sft.sh",
-    "pasodoble_sft/proposer": "ROLE=proposer bash recipes/pasodoble/run_sft.sh",
+    "pasodoble_sft/solver": "ROLE=solver NAME=SCALE MODEL_PATH=BASE bash recipes/pasodoble/run_sft.sh",
+    "pasodoble_sft/proposer": "ROLE=proposer NAME=SCALE MODEL_PATH=BASE bash recipes/pasodoble/run_sft.sh",
     "toy_letters_pasodoble/": "bash examples/quickstart.sh pasodoble",
     "toy_pasodoble/": "python examples/toy/make.py --format pasodoble --out outputs/toy_pasodoble",
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Supervised start of one role on verl's SFT trainer: ROLE=proposer or ROLE=solver, from the same base model.
+# Supervised start of one role on verl's SFT trainer: ROLE=proposer or ROLE=solver, from the same base model. NAME is the
+# launchers' SCALE, MODEL_PATH its base model.
 # The original fine-tunes with LLaMA-Factory (dataset_info.json lies beside the data); its hyper-parameters are not known.
 set -euo pipefail
 
@@ -47,4 +48,6 @@ torchrun --standalone --nnodes=1 --nproc_per_node="${NGPUS}" -m recipes.launch.s
   "$@"
 
 latest=$(cat "${OUTPUT_DIR}/latest_checkpointed_iteration.txt")
-echo "the ${ROLE} is in ${OUTPUT_DIR}/global_step_${latest}/huggingface"
+# where the launchers look for it
+ln -sfn "$(realpath "${OUTPUT_DIR}/global_step_${latest}/huggingface")" "${DATA_DIR}/${ROLE}_${NAME}"
+echo "the ${ROLE} is ${DATA_DIR}/${ROLE}_${NAME}"

@@ -72,9 +72,13 @@ def run_with_fakes(tmp_path, script, fake, **environment):
 )
 def test_the_supervised_launcher_composes(tmp_path, role, file):
     out = tmp_path / "out"
-    out.mkdir()
+    (out / "global_step_7" / "huggingface").mkdir(parents=True)
     (out / "latest_checkpointed_iteration.txt").write_text("7")
-    arguments = run_with_fakes(tmp_path, "run_sft.sh", "torchrun", ROLE=role, OUTPUT_DIR=str(out))
+    folders = {"OUTPUT_DIR": str(out), "DATA_DIR": str(tmp_path)}
+    arguments = run_with_fakes(tmp_path, "run_sft.sh", "torchrun", ROLE=role, **folders)
+    # As the launchers read it.
+    default = {"solver": compose(), "proposer": compose().proposer}[role].actor_rollout_ref.model.path
+    assert (tmp_path / Path(default).name).resolve() == out / "global_step_7" / "huggingface"
     module = arguments.index("recipes.launch.supervised")
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
