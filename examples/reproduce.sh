@@ -26,7 +26,7 @@ declare -A ARMS=(
 )
 
 main() {
-    local recipe="${1:-}" scale="${SCALE:-smollm2_135m}" format world arm seed folder runs=() more=()
+    local recipe="${1:-}" scale="${SCALE:-smollm2_135m}" format world arm seed folder runs=() more=() shown=()
     if [[ -z "${ARMS[$recipe]:-}" ]]; then
         _duets_fail "there is no recipe '$recipe'; there are: ${!ARMS[*]}."
         return 2
@@ -44,7 +44,8 @@ main() {
     export LETTERS_DIR="$world"
     if [[ "$format" == letters_tandem ]]; then
         more+=("$PAIR.junior_model=$world/junior" "evaluation.every=${STEPS:-10}" "evaluation.benchmarks=[$world/test.parquet]"
-            "evaluation.partner.readings=[sentence_handoff,word_handoff,legibility]" $'evaluation.handoff.separator="\n"')
+            "evaluation.partner.readings=[word_handoff,legibility]")
+        shown=(--metrics critic/score/mean evaluation/test/{pass@1,word_handoff/pass@1,legibility/nats_per_token})
     fi
     folder="outputs/reproduce/$recipe"
     mkdir -p "$folder"
@@ -55,7 +56,7 @@ main() {
             overrides=("${overrides[@]//WORLD/$world}")
             _duets_stage "$recipe, $name, seed $seed (log: $folder/$name-$seed.log)"
             VERL_FILE_LOGGER_PATH="$folder/$name-$seed.jsonl" "$DUETS_PYTHON" -m "recipes.$recipe.main" "scale=$scale" \
-                "${overrides[@]}" "data.seed=$seed" "trainer.total_training_steps=${STEPS:-10}" \
+                "${overrides[@]}" "data.seed=$seed" "actor_rollout_ref.rollout.seed=$seed" "trainer.total_training_steps=${STEPS:-10}" \
                 "trainer.experiment_name=reproduce_${recipe}_${name}_$seed" \
                 "trainer.default_local_dir=$folder/$name-$seed" "${more[@]}" ${MORE:-} >"$folder/$name-$seed.log" 2>&1 || {
                 tail -n 5 "$folder/$name-$seed.log" >&2
@@ -65,7 +66,7 @@ main() {
         done
     done
     "$DUETS_PYTHON" -m recipes.evaluation.report "${runs[@]}" --output "$folder/curve.png" --markdown "$folder/table.md" \
-        --title "$recipe, $scale"
+        --title "$recipe, $scale" "${shown[@]}"
 }
 
 main "$@"
