@@ -15,6 +15,7 @@ number of sequences divides by the nominal mini-batch, so it is scaled by the sh
 """
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,22 @@ class DuetTrainer(PPOTrainerSync):
     def measure_step(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, global_steps: int, epoch: int) -> None:
         """Add what verl measures of a step, or a recipe in its place."""
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
+        every = self.config.algorithm.get("show_responses_every")
+        if every and global_steps % every == 0:
+            self.show_responses(batch)
+
+    def show_responses(self, batch: KVBatchMeta) -> None:
+        """Print the best and the worst response to the first prompt of a step, as :func:`marked`."""
+        keys = data_plane.real_keys(batch)
+        keys = [key for key in keys if data_plane.uid_of(key) == data_plane.uid_of(keys[0])]
+        if not keys:
+            return
+        rows = data_plane.read(batch, "raw_prompt", "responses", "response_mask", "rm_scores", keys=keys)
+        by_reward = sorted(range(len(keys)), key=lambda row: float(rows["rm_scores"][row].sum()))
+        print(f"step {self.global_steps}, a prompt: {rows['raw_prompt'][0][-1]['content']}")
+        for row in dict.fromkeys((by_reward[-1], by_reward[0])):
+            columns = [rows[name][row].tolist() for name in ("responses", "response_mask", "rm_scores")]
+            print(f"  reward {sum(columns[2]):.2f}: {marked(self.tokenizer.decode, *columns)}", flush=True)
 
     def on_train_end(self) -> None:
         super().on_train_end()
@@ -200,6 +217,25 @@ def progress_line(metrics: dict, seconds: float, step: int, total: int) -> str:
     accuracies = ((re.fullmatch(r"val-core/(.+)/acc/mean@\d+", key), value) for key, value in metrics.items())
     said += [f"held-out {key[1]} {value:.1%}" for key, value in accuracies if key]
     return ", ".join([*said, f"{seconds:.0f} s", f"about {(total - step) * seconds / 60:.0f} min left"])
+
+
+def marked(decode: Callable[[list[int]], str], ids: list[int], mask: list[float], rewards: list[float]) -> str:
+    """A response for who reads it: ⟦what is not trained on, as a partner's tokens⟧, and (+0.5) behind a rewarded step.
+
+    Args:
+        ids, mask, rewards: one for each token; the reward of the last one, the response's end, is not marked.
+    """
+    parts: list[str] = []
+    run: list[int] = []
+    for position, token in enumerate(ids):
+        run.append(token)
+        last = position + 1 == len(ids)
+        reward = 0.0 if last else rewards[position]
+        if last or reward or (mask[position] > 0) != (mask[position + 1] > 0):
+            text = decode(run)
+            parts += [text if mask[position] > 0 else f"⟦{text}⟧", f"({reward:+.2g})" if reward else ""]
+            run = []
+    return "".join(parts)
 
 
 def _verdict(info: dict, score: float) -> Result:

@@ -77,8 +77,9 @@ def check_advantages(rows: dict, lam: float = 0.95) -> None:
 
 
 def test_two_steps_on_the_rewards_of_a_prm(begin, step_folder, step_world, tmp_path):
-    run = begin("trainer.total_training_steps=2", "trainer.test_freq=2")
+    run = begin("trainer.total_training_steps=2", "trainer.test_freq=2", "algorithm.show_responses_every=2")
     assert run.wait() == 0, run.log[-6000:]
+    assert re.search(r"\([+-]\d\.?\d*\)", run.log.partition("step 2, a prompt: ")[2])
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2]
     for step, data in metrics.items():

@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")
 
 
-def check_steps(metrics: dict) -> None:
+def check_steps(metrics: dict, most: float = 1e-5) -> None:
     """Both models write: 32 prompts x 8 responses, one coin a word; and the senior trains on its own tokens."""
     for step in metrics.values():
         redraws = step["tandem/redraws_per_response"] * 256
         assert redraws > 1000
         assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
         assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["training/rollout_probs_diff_mean"] < most, "the senior's own tokens, under the senior's weights"
         assert step["actor/grad_norm"] > 0
 
 
@@ -41,13 +41,22 @@ def check_end_as_asked(run, step: int) -> dict[int, dict]:
     return metrics
 
 
-def test_train_and_be_asked_to_end(start, small, padded_world):
-    overrides = (*PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9")
+@pytest.mark.long
+def test_a_padded_vocabulary_and_two_ids_that_end(start, small, padded_world):
+    """verl's engine never writes an id that the tokenizer does not know; the actor gives those some probability."""
+    overrides = (*PAIR, "trainer.total_training_steps=2", "algorithm.tandem.keep_best=false")
     run = start("recipes.tandem.main", *small, *overrides, environment={"TOY_DIR": str(padded_world)})
+    assert run.wait() == 0, run.log[-6000:]
+    check_steps(run.metrics(), most=2e-3)
+
+
+def test_train_and_be_asked_to_end(start, small):
+    overrides = (*PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9", "algorithm.show_responses_every=1")
+    run = start("recipes.tandem.main", *small, *overrides)
     metrics = check_end_as_asked(run, 2)
     check_steps(metrics)
     told = r"step 2 of 9, reward 0\.\d{3}, held-out toy_arithmetic \d+\.\d%, \d+ s, about \d+ min left"
-    assert re.search(told, run.log)
+    assert re.search(told, run.log) and re.search(r"reward [01]\.00: .*⟦.+⟧", run.log)
     assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[2].keys()
     assert [path.name for path in run.folder.rglob("best/best.json")] == ["best.json"]
 
@@ -125,7 +134,7 @@ def test_a_junior_that_drafts_trains_and_resumes(start, small, near):
         assert redraws > 1000
         assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
         assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["training/rollout_probs_diff_mean"] < most, "the senior's own tokens, under the senior's weights"
         assert step["actor/grad_norm"] > 0
         assert 0.3 < step["tandem/draft_acceptance"] < 0.999, "drafts of the senior's turns stand, and do not"
         assert 1 < step["tandem/tokens_per_round"] < step["tandem/drafts_per_round"] + 1 <= 5
@@ -187,5 +196,5 @@ def test_the_portable_path_trains_on_the_juniors_tokens(portable):
         redraws = step["tandem/redraws_per_response"] * 256
         assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
         assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
+        assert step["training/rollout_probs_diff_mean"] < most, "the senior's own tokens, under the senior's weights"
         assert step["actor/grad_norm"] > 0

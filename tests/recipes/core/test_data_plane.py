@@ -83,3 +83,17 @@ def test_cleared_rows_are_gone(batch, queue):
     data_plane.clear("train", [])
     assert sorted(queue.kv_list("train")["train"]) == ["b_0_0", "b_1_0"]
     data_plane.write(batch, {"rm_scores": [torch.zeros(n) for n in LENGTHS]})
+
+
+@pytest.mark.parametrize(
+    ("mask", "rewards", "expected"),
+    [
+        ([1, 0, 0, 1], [0.0, 0.0, 0.0, 1.0], "a ⟦b c ⟧d "),
+        ([1, 1, 1, 1], [0.0, 0.5, -0.25, 1.0], "a b (+0.5)c (-0.25)d "),
+        ([0, 0, 1, 1], [0.5, 0.0, 0.0, 0.0], "⟦a ⟧(+0.5)⟦b ⟧c d "),
+    ],
+)
+def test_a_response_is_marked_by_author_and_step_reward(mask, rewards, expected):
+    from recipes.core.trainer import marked
+
+    assert marked(lambda ids: "".join(f"{chr(96 + one)} " for one in ids), [1, 2, 3, 4], mask, rewards) == expected
