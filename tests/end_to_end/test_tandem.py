@@ -134,7 +134,7 @@ def test_a_junior_that_drafts_trains_and_resumes(start, small, near):
         assert redraws > 1000
         assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
         assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < most, "the senior's own tokens, under the senior's weights"
+        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
         assert step["actor/grad_norm"] > 0
         assert 0.3 < step["tandem/draft_acceptance"] < 0.999, "drafts of the senior's turns stand, and do not"
         assert 1 < step["tandem/tokens_per_round"] < step["tandem/drafts_per_round"] + 1 <= 5
@@ -196,5 +196,5 @@ def test_the_portable_path_trains_on_the_juniors_tokens(portable):
         redraws = step["tandem/redraws_per_response"] * 256
         assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
         assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < most, "the senior's own tokens, under the senior's weights"
+        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
         assert step["actor/grad_norm"] > 0
