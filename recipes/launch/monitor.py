@@ -290,7 +290,7 @@ def engines(processes: Mapping[int, Process]) -> dict[int, str]:
 
     vLLM names them by setproctitle, which does nothing in a process whose first environment variable was set again
     before. One without a title is known by its parent, a server of verl or an engine, and by its age, since those also
-    spawn helpers that end soon.
+    spawn helpers that end soon. What an engine forks has its title until it executes another program.
     """
 
     def children(parents: Collection[int]) -> set[int]:
@@ -300,7 +300,12 @@ def engines(processes: Mapping[int, Process]) -> dict[int, str]:
             if process.parent in parents and SPAWNED in process.title and process.age > HELPER_SECONDS
         }
 
-    titled = {pid: seen.title.split()[0] for pid, seen in processes.items() if seen.title.startswith(ENGINE_TITLES)}
+    titled = {
+        pid: seen.title.split()[0]
+        for pid, seen in processes.items()
+        if seen.title.startswith(ENGINE_TITLES)
+        and (seen.parent not in processes or processes[seen.parent].title != seen.title)
+    }
     servers = [pid for pid, seen in processes.items() if SERVER.match(seen.title)]
     cores = children(servers) | {pid for pid, name in titled.items() if name.startswith(ENGINE_TITLES[0])}
     workers = children(cores)

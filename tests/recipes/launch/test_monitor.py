@@ -30,7 +30,8 @@ def run(*titles: str, cpu: float = 0.0, stopped: str = "") -> dict[int, Process]
 
 def test_titled_engines_are_found_wherever_they_stand_and_however_young():
     processes = {5: (1, "VLLM::EngineCore_DP0   "), 6: (5, "VLLM::Worker_TP1"), 7: (1, "python train.py")}
-    assert monitor.engines(seen(processes, age=0.1)) == {5: "VLLM::EngineCore_DP0", 6: "VLLM::Worker_TP1"}
+    forked = {8: (5, "VLLM::EngineCore_DP0   ")}
+    assert monitor.engines(seen(processes | forked, age=0.1)) == {5: "VLLM::EngineCore_DP0", 6: "VLLM::Worker_TP1"}
 
 
 @pytest.mark.parametrize("core", [SPAWN, "VLLM::EngineCore"])

@@ -35,7 +35,9 @@ def test_no_yaml_adds_a_key_verl_would_not_read(preset):
     shared = {
         key
         for key in added
-        if key.startswith(("algorithm.reward_faults.", "algorithm.group_hook.", "one_gpu.", "sizes."))
+        if key.startswith(
+            ("algorithm.reward_faults.", "algorithm.group_hook.", "algorithm.show_", "one_gpu.", "sizes.")
+        )
     }
     assert added - shared <= OWN
 

@@ -22,7 +22,8 @@ def composed(*overrides):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_yaml_adds_a_key_verl_would_not_read(preset):
-    own = ("one_gpu.", "algorithm.tandem", "algorithm.reward_faults", "algorithm.group_hook", f"{ENGINE}.{SECTION}")
+    shared = ("algorithm.reward_faults", "algorithm.group_hook", "algorithm.show_responses_every")
+    own = ("one_gpu.", "algorithm.tandem", *shared, f"{ENGINE}.{SECTION}")
     added = {key for scale in SCALES for key in flatten(composed(f"preset={preset}", f"scale={scale}"))}
     added -= set(flatten(verl_defaults()))
     assert {key for key in added if not key.startswith(own)} <= {
