@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes import plugin
-from recipes.errors import CheckpointError, ConfigError, LaunchError
+from recipes.errors import CheckpointError, ConfigError, LaunchError, MissingFileError
 from recipes.launch import adapter_checks, checks, cluster, cpu, memory, preflight, prompt_checks, worker_checks
 from recipes.launch.composition import our_name
 from recipes.plugin import Row
@@ -167,7 +167,10 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
 def _check_method(recipe: Recipe, config) -> None:
     if not config.trainer.use_v1:
         raise ConfigError("trainer.use_v1=false is verl's retired trainer: leave it true", "trainer.use_v1")
-    recipe.check(config)
+    try:
+        recipe.check(config)
+    except MissingFileError as error:
+        raise MissingFileError(f"{error}{preflight.made_by(str(error), recipe.prepare)}") from error
 
 
 def _describe(config, defaults, device: str, devices: int) -> None:

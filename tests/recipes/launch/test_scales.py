@@ -15,6 +15,8 @@ def test_every_scale_trains_with_the_engine_that_is_tested(name, scale, composed
     group = config.actor_rollout_ref
     assert {group.actor.strategy, group.ref.strategy} == {"fsdp2"}
     assert not config.critic.enable or config.critic.strategy == "fsdp2"
+    # wandb is for who asks: without a key it refuses to start.
+    assert set(config.trainer.logger) <= {"console", "file"}
 
 
 def test_every_launcher_that_shards_with_accelerate_writes_its_model():

@@ -196,3 +196,14 @@ def test_an_iteration_without_a_number_is_the_dataset(base):
     made.set_length(30)
     assert made.schedule.total_prompts == 60 and made.total_training_steps == 4
     assert [made.schedule.iteration(trained) for trained in (0, 29, 30, 60)] == [1, 1, 2, 2]
+
+
+def test_missing_seeds_are_refused_with_the_command_that_makes_them(tmp_path, monkeypatch, capsys):
+    from recipes.launch.start import main
+    from recipes.serl.main import RECIPE
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SERL_DIR", raising=False)
+    assert main(RECIPE, ["--dry-run", "scale=llama3_2_3b"]) == 2
+    assert "seeds.jsonl does not exist" in (said := capsys.readouterr().err)
+    assert said.rstrip().endswith("python -m recipes.serl.seeds.prepare --model MODEL makes it")
