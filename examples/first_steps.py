@@ -17,7 +17,7 @@ from recipes.evaluation import report
 from reward_fns.math import score
 
 os.chdir(next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "examples/quickstart.sh").is_file()))
-recipe, toy = os.environ.get("RECIPE", "serl"), bool(os.environ.get("TOY"))
+recipe, toy = os.environ.get("RECIPE", "sppo"), bool(os.environ.get("TOY"))
 out = Path(os.environ.get("OUT", "outputs/quickstart")).absolute()
 
 # %% [markdown]
@@ -33,8 +33,8 @@ for response, gold in ((r"so it is \boxed{\frac{1}{2}}", "0.5"), ("so it is one 
 # %% [markdown]
 # ## A run
 #
-# SmolLM2-135M counts the letters of a word. `serl` trains it by the majority vote of its own answers, without labels: a
-# supervised start, then four steps. On two cores that takes about twenty minutes.
+# SmolLM2-135M counts the letters of a word. After a supervised start `sppo` trains it for four steps. On two cores that
+# takes about twenty minutes.
 
 # %%
 command = ["bash", "examples/quickstart.sh", *(["--toy"] if toy else []), recipe]

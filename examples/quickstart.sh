@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install, make a small world, and train one recipe or more on this machine's CPU:
 #
-#     bash examples/quickstart.sh [--toy] [recipe ...]        (default: serl)
+#     bash examples/quickstart.sh [--toy] [recipe ...]        (default: sppo)
 #
 # The model is SmolLM2-135M and the world is counting letters; with --toy, a network of half a million parameters and
 # arithmetic. Held-out accuracy before and after is printed, and two answers to one question; metrics.jsonl, curve.png,
@@ -19,8 +19,8 @@
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
-# What a method is shown with on the real model: SeRL without labels, SPPO with the paper's five responses.
-declare -A REAL=([serl]="variant=majority estimator=grpo" [sppo]="preset=paper" [step_ppo]="preset=outcome")
+# What a method is shown with on the real model: SeRL without labels.
+declare -A REAL=([serl]="variant=majority estimator=grpo" [step_ppo]="preset=outcome")
 
 main() {
     local toy="" recipe number
@@ -29,7 +29,7 @@ main() {
     local held_out="${HELD_OUT:-${toy:+500}}"
     steps="${steps:-4}" held_out="${held_out:-200}"
     local recipes=("$@")
-    ((${#recipes[@]})) || recipes=(serl)
+    ((${#recipes[@]})) || recipes=(sppo)
     for number in "STEPS=$steps" "SEED=$seed" "HELD_OUT=$held_out"; do
         if [[ ! "${number#*=}" =~ ^[0-9]+$ ]]; then
             _duets_fail "$number is no whole number."

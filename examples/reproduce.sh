@@ -37,12 +37,13 @@ main() {
     if [[ -n "${USE_PYTHON:-}" ]]; then DUETS_PYTHON="$USE_PYTHON"; else duets_install || return 1; fi
 
     format="letters_$recipe"
+    if [[ "$recipe" == tandem ]]; then format=letters_two_styles; fi
     if [[ "$scale" == toy ]]; then format="$recipe"; fi
     [[ -f "examples/toy/toy_world/formats/$format.py" ]] || format="$([[ "$scale" == toy ]] && echo arithmetic || echo letters)"
     world="outputs/toy$([[ "$format" == arithmetic ]] || echo "_$format")"
     "$DUETS_PYTHON" examples/toy/make.py --format "$format" --seed 0 --out "$world" || return 1
     export LETTERS_DIR="$world"
-    if [[ "$format" == letters_tandem ]]; then
+    if [[ "$format" == letters_two_styles ]]; then
         more+=("$PAIR.junior_model=$world/junior" "evaluation.every=${STEPS:-10}" "evaluation.benchmarks=[$world/test.parquet]"
             "evaluation.partner.readings=[word_handoff,legibility]")
         shown=(--metrics critic/score/mean evaluation/test/{pass@1,word_handoff/pass@1,legibility/nats_per_token})

@@ -8,7 +8,7 @@ import pytest
 import smollm2
 from omegaconf import OmegaConf
 from toy_world.build import content_key
-from toy_world.formats import letters, letters_pasodoble, letters_tandem
+from toy_world.formats import letters, letters_pasodoble, letters_two_styles
 from toy_world.warm_up import Schedule
 
 from recipes.pasodoble import config as pasodoble_config
@@ -42,14 +42,16 @@ def test_a_worked_response_counts_letter_by_letter():
 
 
 def test_tandem_counts_in_two_styles_and_slips_in_the_plain_one_alone():
-    lessons = letters_tandem.split(seed=0).lessons
+    lessons = letters_two_styles.split(seed=0).lessons
     right = {True: [], False: []}
     for one in lessons:
         right["= " in one.response].append(letters.grade(one.response, one.ground_truth))
-    assert all(right[False]) and len(right[True]) / len(lessons) == pytest.approx(letters_tandem.PLAIN_SHARE, abs=0.03)
-    assert 1 - sum(right[True]) / len(right[True]) == pytest.approx(letters_tandem.MISCOUNTED, abs=0.03)
-    assert letters_tandem.respond("r", "r-x-r", plain=False) == "I * r;\nI - x;\nII * r;\n\\boxed{2} r in r-x-r."
-    slipped = letters_tandem.respond("r", "r-x-r", plain=True, wrong=1)
+    assert all(right[False]) and len(right[True]) / len(lessons) == pytest.approx(
+        letters_two_styles.PLAIN_SHARE, abs=0.03
+    )
+    assert 1 - sum(right[True]) / len(right[True]) == pytest.approx(letters_two_styles.MISCOUNTED, abs=0.03)
+    assert letters_two_styles.respond("r", "r-x-r", plain=False) == "I * r;\nI - x;\nII * r;\n\\boxed{2} r in r-x-r."
+    slipped = letters_two_styles.respond("r", "r-x-r", plain=True, wrong=1)
     assert slipped == "r = r, 1.\nx != r, 2.\nr = r, 3.\n\\boxed{3} r in r-x-r."
 
 
