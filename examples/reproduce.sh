@@ -20,7 +20,7 @@ declare -A ARMS=(
     [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
     [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
-    [tandem]="tandem: grpo:$PAIR.prob_senior=1.0"
+    [tandem]="tandem:algorithm.tandem.validation=both grpo:$PAIR.prob_senior=1.0"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false"
     [step_ppo]="outcome:preset=outcome outcome-lambda-1:preset=outcome,algorithm.lam=1"
 )

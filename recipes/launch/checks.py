@@ -89,7 +89,7 @@ def check_users_code(config) -> None:
 
 
 def check_group_stage(config) -> None:
-    """The settings of the reward manager and of the group hook, before a worker reads them."""
+    """The settings of the reward manager, the group hook and the shown responses, before a worker reads them."""
     from verl.utils.import_utils import load_extern_object
 
     from recipes.core.reward_faults import BLOCK, RewardFaults
@@ -98,6 +98,10 @@ def check_group_stage(config) -> None:
     faults = read(RewardFaults, config.algorithm.get("reward_faults"), BLOCK)
     if config.reward.reward_manager.name == "score_skip_fail":
         _load_within_limits(config.reward, faults)
+    key = "algorithm.show_responses_every"
+    every = config.algorithm.get("show_responses_every")
+    if every is not None and (type(every) is not int or every < 1):
+        raise ConfigError(f"{key}: expected a number of steps from 1, or null, found {every!r}", key)
     hook = config.algorithm.get("group_hook") or {}
     if hook.get("path"):
         try:

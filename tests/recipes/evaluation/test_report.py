@@ -89,3 +89,7 @@ def test_an_unknown_metric_is_refused_with_those_there_are(log, tmp_path, capsys
 def test_a_picture_that_cannot_be_written_is_said(log, tmp_path, capsys):
     assert report.main([str(log), "--output", str(tmp_path / "curve.words")]) == 2
     assert capsys.readouterr().err.startswith("report: ")
+
+
+def test_a_title_says_what_a_metric_of_verl_is():
+    assert report.in_words("val-core/gsm8k/acc/mean@4") == "held-out accuracy, gsm8k, mean@4"

@@ -44,6 +44,7 @@ print("RESULT" + json.dumps({"told": told, "ray": ray.is_initialized()}))
 REWARD, MODEL = "reward.custom_reward_function", "actor_rollout_ref.model.path"
 TOKENS = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 HOOK, SAMPLER = "algorithm.group_hook", "trainer.v1.sampler.custom_sampler"
+SHOWN = "algorithm.show_responses_every"
 # What is typed beside a good command, the type of the refusal, and its key: one for each check that the launcher calls.
 REFUSED = {
     ("--verbose",): ("ConfigError", ""),
@@ -90,6 +91,7 @@ REFUSED = {
     ("actor_rollout_ref.actor.ppo_mini_batch_size=2048",): ("ConfigError", ""),
     ("actor_rollout_ref.actor.optim.warmup_style=1",): ("ConfigError", ""),
     ("algorithm.reward_faults.skip_share=2",): ("ConfigError", "algorithm.reward_faults.skip_share"),
+    (f"{SHOWN}=often",): ("ConfigError", SHOWN),
     (f"{HOOK}.path=pkg://no.such.module", f"{HOOK}.name=hook"): ("ConfigError", HOOK),
 }
 
