@@ -34,6 +34,7 @@ FORWARDED = (
     "HF_HUB_OFFLINE",
     "HF_ENDPOINT",
     "TOKENIZERS_PARALLELISM",
+    "TORCHDYNAMO_DISABLE",
     "TQ_LOGGING_LEVEL",
 )
 # Settings and keys of services that a run may use. They reach the workers of a joined cluster beside the config, which

@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")
 
 
-def check_steps(metrics: dict, most: float = 1e-5) -> None:
-    """Both models write: 32 prompts x 8 responses, one coin a word; and the senior trains on its own tokens."""
+def check_steps(metrics: dict, most: float = 1e-5, responses: int = 256) -> None:
+    """Both models write, one coin a word; and the senior trains on its own tokens."""
     for step in metrics.values():
-        redraws = step["tandem/redraws_per_response"] * 256
-        assert redraws > 1000
+        redraws = step["tandem/redraws_per_response"] * responses
+        assert redraws > 4 * responses
         assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
         assert step["tandem/switches_per_response"] > 1
         assert step["training/rollout_probs_diff_mean"] < most, "the senior's own tokens, under the senior's weights"
@@ -52,9 +52,9 @@ def test_a_padded_vocabulary_and_two_ids_that_end(start, small, padded_world):
 
 def test_train_and_be_asked_to_end(start, small):
     overrides = (*PAIR, "trainer.test_freq=2", "trainer.total_training_steps=9", "algorithm.show_responses_every=1")
-    run = start("recipes.tandem.main", *small, *overrides)
+    run = start("recipes.tandem.main", *small, *overrides, "data.train_batch_size=16")
     metrics = check_end_as_asked(run, 2)
-    check_steps(metrics)
+    check_steps(metrics, responses=128)
     told = r"step 2 of 9, reward 0\.\d{3}, held-out toy_arithmetic \d+\.\d%, \d+ s, about \d+ min left"
     assert re.search(told, run.log) and re.search(r"reward [01]\.00: .*⟦.+⟧", run.log)
     assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[2].keys()
@@ -129,13 +129,8 @@ def test_a_junior_that_drafts_trains_and_resumes(start, small, near):
     assert "setting global step to 1" in second.log
     metrics = second.metrics()
     steps = [metrics[1], metrics[2]]
+    check_steps(metrics)
     for step in steps:
-        redraws = step["tandem/redraws_per_response"] * 256
-        assert redraws > 1000
-        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
-        assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
-        assert step["actor/grad_norm"] > 0
         assert 0.3 < step["tandem/draft_acceptance"] < 0.999, "drafts of the senior's turns stand, and do not"
         assert 1 < step["tandem/tokens_per_round"] < step["tandem/drafts_per_round"] + 1 <= 5
         assert step["tandem/cost_per_token"] == pytest.approx(
@@ -172,12 +167,7 @@ def test_the_portable_path_trains(portable):
     """Two ordinary engines: the same coins, the same mask, the same agreement of rollout and actor."""
     run = portable("trainer.total_training_steps=2")
     assert run.wait() == 0, run.log[-6000:]
-    for step in run.metrics().values():
-        redraws = step["tandem/redraws_per_response"] * 256
-        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
-        assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5
-        assert step["actor/grad_norm"] > 0
+    check_steps(run.metrics())
     deadline = time.monotonic() + 30
     while juniors := [p.pid for p in psutil.process_iter(["cmdline"]) if "junior" in (p.info["cmdline"] or [])]:
         assert time.monotonic() < deadline, juniors
@@ -192,9 +182,4 @@ def test_the_portable_path_trains_on_the_juniors_tokens(portable):
     assert "junior_token_loss_weight=0.1 trains on the junior's tokens" in run.log
     steps = run.metrics()
     assert sorted(steps) == [1, 2]
-    for step in steps.values():
-        redraws = step["tandem/redraws_per_response"] * 256
-        assert abs(step["tandem/senior_redraw_share"] - 0.5) < 4 * math.sqrt(0.25 / redraws)
-        assert step["tandem/switches_per_response"] > 1
-        assert step["training/rollout_probs_diff_mean"] < 1e-5, "the senior's own tokens, under the senior's weights"
-        assert step["actor/grad_norm"] > 0
+    check_steps(steps)

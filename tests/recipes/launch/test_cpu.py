@@ -19,7 +19,7 @@ TOY = SMOLLM2 | dict(vocab_size=512, hidden_size=128, intermediate_size=256, num
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in (*cpu.ALLOCATOR, *cpu.WAITING, "OMP_NUM_THREADS"):
+    for name in (*cpu.ALLOCATOR, *cpu.WAITING, "OMP_NUM_THREADS", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -53,6 +53,7 @@ def test_a_real_model_gets_bfloat16_all_cores_and_an_allocator_that_keeps_memory
     assert config.actor_rollout_ref.model.use_remove_padding and config.critic.model.use_remove_padding
     assert os.environ["OMP_NUM_THREADS"] == str(os.cpu_count())
     assert all(os.environ[name] == value for name, value in (cpu.WAITING | cpu.ALLOCATOR).items())
+    assert "TORCHDYNAMO_DISABLE" not in os.environ
     # 128 sequences of 200 tokens, each with keys and values of 3 heads of 64 in 30 layers, of 2 bytes.
     assert rollout.engine_kwargs.vllm.kv_cache_memory_bytes == 128 * 200 * 2 * 30 * 3 * 64 * 2
     # The embedding, 49,152 x 576 in float32, is 108 MiB.
@@ -66,7 +67,7 @@ def test_a_toy_stays_in_float32_on_half_of_the_cores(fitted):
     assert not config.actor_rollout_ref.model.use_remove_padding
     assert config.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes == 64 * cpu.MIB
     assert os.environ["OMP_NUM_THREADS"] == str(max(1, os.cpu_count() // 2))
-    assert not set(cpu.ALLOCATOR) & set(os.environ)
+    assert not set(cpu.ALLOCATOR) & set(os.environ) and os.environ["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def test_a_processor_that_is_slower_in_bfloat16_runs_in_float32(fitted):

@@ -22,6 +22,8 @@ ROW = {
 RUN_CASES = """
 import contextlib, importlib, io, json, os, sys
 from unittest import mock
+import yaml
+yaml.SafeLoader = yaml.CSafeLoader
 from recipes.launch import start
 checked, told = start._checked, {}
 def noted(*arguments):

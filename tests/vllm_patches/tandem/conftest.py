@@ -94,12 +94,17 @@ class Reference:
 
         One pass per model over the whole text; only where that disagrees does the loop decide.
         """
+        if job.tandem.get("word_align") == "before":
+            return found == self.write(job)
         if found.mask != self.mask_of(found.token_ids, job.tandem, job.prompt):
             return False
         text, start = torch.tensor([job.prompt + found.token_ids]), len(job.prompt) - 1
         chosen = [self.models[author](text).logits[0, start:-1].argmax(-1).tolist() for author in (0, 1)]
         likely = [chosen[author][k] for k, author in enumerate(found.mask)] == found.token_ids
         return likely and len(found.token_ids) == job.num_tokens or found == self.write(job)
+
+    def wrote_all(self, jobs: list[Job], found: list[Written]) -> bool:
+        return all(self.wrote(job, one) for job, one in zip(jobs, found, strict=True))
 
 
 def save_tokenizer(folder: Path, change: str = "", paragraph: str = "\n\n") -> None:
@@ -242,6 +247,8 @@ def engine_in_process():
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         patch.setenv("VLLM_LOGGING_LEVEL", "WARNING")
+        # As in a toy's run; read at import, so for what torch compiles later.
+        patch.setattr(torch._dynamo.config, "disable", True)
         yield
 
 

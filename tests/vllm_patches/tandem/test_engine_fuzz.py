@@ -47,4 +47,4 @@ def test_no_request_ends_the_engine(
         type(job)(job.prompt, job.num_tokens, job.tandem | {"word_align": "after", "prob_senior": 0.5})
         for job in as_before
     ]
-    assert engine.run(as_before) == [reference.write(job) for job in as_before]
+    assert reference.wrote_all(as_before, engine.run(as_before))

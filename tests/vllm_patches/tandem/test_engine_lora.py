@@ -29,6 +29,6 @@ def test_requests_with_and_without_adapters_share_a_batch(
         before = [type(job)(job.prompt, 30, dict(request=i, word_align="before")) for i, job in enumerate(jobs[:5])]
         jobs = [*jobs, *before]
     chosen = [i % 3 for i in range(len(jobs))]
-    wanted = [loops[k].write(job) for k, job in zip(chosen, jobs, strict=True)]
-    assert adapted.run(engine, jobs, chosen) == wanted
-    assert wanted != [loops[0].write(job) for job in jobs]
+    written = adapted.run(engine, jobs, chosen)
+    assert all(loops[k].wrote(job, one) for k, job, one in zip(chosen, jobs, written, strict=True))
+    assert not loops[0].wrote_all(jobs, written)
