@@ -18,7 +18,7 @@ def words_of(launcher, folder, **environment):
         (folder / program).write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
         (folder / program).chmod(0o755)
     names = ("NGPUS", "BATCH", "MICRO_BATCH", "ACCUMULATION", "EPOCHS", "LR", "BETA", "LOSS", "KIND", "ROUND")
-    names += ("PRM_LAUNCHER", "PRM_OPTIONS", "ROOT", "OFFLOAD", "SCALE", "PRESET")
+    names += ("DATASET", "PRM_LAUNCHER", "PRM_OPTIONS", "ROOT", "OFFLOAD", "SCALE", "PRESET")
     clean = {name: value for name, value in os.environ.items() if name not in names}
     environment = clean | {"PATH": f"{folder}:{os.environ['PATH']}"} | environment
     done = subprocess.run(
@@ -31,13 +31,13 @@ def option(words, name):
     return float(words[words.index(name) + 1])
 
 
-@pytest.mark.parametrize("given", [{}, {"PRM_LAUNCHER": "torchrun --nproc_per_node 2"}, {"NGPUS": "8"}])
+@pytest.mark.parametrize("given", [{}, {"PRM_LAUNCHER": "torchrun --nproc 2"}, {"NGPUS": "8"}, {"DATASET": "reclor"}])
 def test_the_whole_pipeline_trains_its_prms_on_several_devices(given, tmp_path, capsys):
     (tmp_path / "sft" / "huggingface").mkdir(parents=True)
     words = words_of("run_pipeline_logiqa2.sh", tmp_path, ROOT=str(tmp_path), **given)
     starts = [number for number, word in enumerate(words) if word == "-m"] + [len(words)]
     rounds = [words[a + 2 : b] for a, b in zip(starts, starts[1:], strict=False) if words[a + 1].endswith(".iterate")]
-    assert len(rounds) == 2
+    assert len(rounds) == (1 if given.get("DATASET") == "reclor" else 2)
     for arguments in rounds:
         iterate.main([*arguments, "--dry-run"])
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "pipeline.prm " in line)
