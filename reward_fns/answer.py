@@ -85,6 +85,7 @@ _THIN_UNIT = re.compile(r"(?<=[\d})])\s*(?:\\[,;: ]|~)\s*([A-Za-z]{1,3})(?=\s*(?
 
 MARK = "\x02"
 """Stands before and after the content of a text command in a normal form, where LaTeX would have braces."""
+_NO_SOLUTION = re.compile(rf"[\s{MARK}]*no (?:real )?solutions?(?: exists?)?\.?[\s{MARK}]*", re.IGNORECASE)
 _ALL_MARKED = re.compile(rf"\s*{MARK}\s*([^{MARK}]*[^{MARK}\s])\s*{MARK}\s*")
 _NUMBER_FIRST = re.compile(r"[-+$(.]*\s*\d")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
@@ -117,7 +118,8 @@ def normal_form(answer: str) -> str:
     text = re.sub(r"(^|[(\[,;=<>]|\\(?:le|ge|to|in)(?![A-Za-z]))\s*\+\s*(?=\\infty)", r"\1 ", text)
     text = _DEGREES.sub(f" {MARK}degree{MARK} ", text)
     text = re.sub(r"\s+", " ", text)
-    return _unwrap(_without_phrase(_unwrap(text.strip())))
+    text = _unwrap(_without_phrase(_unwrap(text.strip())))
+    return r"\emptyset" if _NO_SOLUTION.fullmatch(text) else text
 
 
 def _without_phrase(text: str) -> str:
