@@ -129,10 +129,11 @@ def _is_rounded(tree: Tree, decimal: str) -> bool:
 
 def _sides(text: str) -> tuple[Tree, str, Tree]:
     depth_at = dict(depths(text))
-    found = [match for match in _RELATION.finditer(text) if depth_at.get(match.start(), 1) == 0]
-    if len(found) != 1:
+    relations = [match for match in _RELATION.finditer(text) if depth_at.get(match.start(), 1) == 0]
+    if len(relations) != 1:
         raise Unreadable("not one relation")
-    return read_formula(text[: found[0].start()].strip()), found[0][0], read_formula(text[found[0].end() :].strip())
+    (sign,) = relations
+    return read_formula(text[: sign.start()].strip()), sign[0], read_formula(text[sign.end() :].strip())
 
 
 def _same_relation(gold: str, pred: str) -> bool:
@@ -154,13 +155,13 @@ def _same_relation(gold: str, pred: str) -> bool:
 
 def judge_leniently(golds: tuple[str, ...], response: str) -> tuple[str, str]:
     """math-verify with its defaults on the whole response, the gold answer boxed: what published evaluations run."""
-    parsed = [found for gold in golds if (found := parse(rf"\boxed{{{gold}}}", _DEFAULT, parsing_timeout=None))]
+    parsed = [formulas for gold in golds if (formulas := parse(rf"\boxed{{{gold}}}", _DEFAULT, parsing_timeout=None))]
     if not parsed:
         return "gold", "gold_unparsable"
-    found = parse(response, _DEFAULT, parsing_timeout=None)
-    if not found:
+    formulas = parse(response, _DEFAULT, parsing_timeout=None)
+    if not formulas:
         return "different", "no_answer"
-    same = any(verify(gold, found, timeout_seconds=None) for gold in parsed)
+    same = any(verify(gold, formulas, timeout_seconds=None) for gold in parsed)
     return ("same", "") if same else ("different", "wrong")
 
 

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.workers < 1 or not options.time_limit > 0:
         parser.error("--workers and --time-limit must be positive")
-    found = 0
+    offending = 0
     with Pool(options.workers) as pool:
         for path in options.path:
             try:
@@ -104,13 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{path}: cannot be read: {error}", file=sys.stderr)
                 return 2
             offenders = check(golds, pool, options.time_limit)
-            found += len(offenders)
+            offending += len(offenders)
             print(f"{path}: {len(golds)} gold answers, {len(offenders)} do not score 1.0 against themselves")
             for offender in offenders[: options.max_listed]:
                 print(f"  row {offender.row}: {offender.problem}: {offender.ground_truth}")
             for problem, count in Counter(offender.problem for offender in offenders).most_common():
                 print(f"  {count} x {problem}")
-    return 1 if found else 0
+    return 1 if offending else 0
 
 
 if __name__ == "__main__":

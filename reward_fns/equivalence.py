@@ -213,18 +213,18 @@ class _Comparison:
             if not are_roots:
                 return False
         values = asked.values if asked else gold.items
-        found = given.values if given else pred.items
+        given_values = given.values if given else pred.items
         if asked is None and not are_roots and shared_name(gold.items):
             return False
-        if len(values) != len(found) or (asked is None and gold.kind not in ("list", "set", "()")):
+        if len(values) != len(given_values) or (asked is None and gold.kind not in ("list", "set", "()")):
             return None
         if given is None and pred.kind not in ("list", "()"):
             return False
         if are_roots:
-            return self._matching(values, found)
-        if _OR.search(pred_text) or (given is None and shared_name(found)):
+            return self._matching(values, given_values)
+        if _OR.search(pred_text) or (given is None and shared_name(given_values)):
             return False
-        return all(self._same(a, b) for a, b in zip(values, found, strict=True))
+        return all(self._same(a, b) for a, b in zip(values, given_values, strict=True))
 
     def _same_condition(self, gold: str, gold_shape: Shape, pred: str, pred_shape: Shape) -> bool:
         """Sets of numbers and inequalities."""

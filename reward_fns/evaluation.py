@@ -59,22 +59,22 @@ class _Evaluator:
         self.height = 0.0
 
     def value(self, tree: Tree) -> Value:
-        found = self._work_out(tree)
-        if isinstance(found, Fraction):
-            bits = max(found.numerator.bit_length(), found.denominator.bit_length())
+        result = self._work_out(tree)
+        if isinstance(result, Fraction):
+            bits = max(result.numerator.bit_length(), result.denominator.bit_length())
             if bits > MAX_BITS:
                 raise TooLarge
             self.height = max(self.height, 0.302 * bits)
         else:
-            if not mpmath.isfinite(found):
+            if not mpmath.isfinite(result):
                 raise Undefined
-            size = abs(found)
+            size = abs(result)
             if size and tree[0] not in _KEEPS_DIGITS and size <= mpmath.mpf(10) ** (self.height + 8 - self._digits):
                 # What is left of a cancellation, as in cos(pi/2), is noise.
                 return mpmath.mpf(0)
             if size:
                 self.height = max(self.height, abs(float(mpmath.log10(size))))
-        return found
+        return result
 
     def _work_out(self, tree: Tree) -> Value:
         kind, parts = tree[0], tree[1:]
@@ -212,11 +212,11 @@ class _Evaluator:
             self.height = max(self.height, 0.87 * abs(float(mpmath.re(values[0]))))
         names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot", "arcsec": "asec"}
         function: Callable = getattr(mpmath, names.get(kind, "acsc" if kind == "arccsc" else kind))
-        found = function(values[0])
+        result = function(values[0])
         # Trigonometry at a pole gives a huge number instead of none.
-        if kind in ("tan", "cot", "sec", "csc") and abs(found) > mpmath.mpf(10) ** (self._digits - 10):
+        if kind in ("tan", "cot", "sec", "csc") and abs(result) > mpmath.mpf(10) ** (self._digits - 10):
             raise Undefined
-        return found
+        return result
 
 
 def _integer_root(number: int, index: int) -> int | None:

@@ -36,10 +36,10 @@ _PR_SET_PDEATHSIG = 1
 def resolve(reference: str) -> Any:
     """The function that `module:qualified.name` names."""
     module, _, name = reference.partition(":")
-    found = importlib.import_module(module)
+    target = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def check_plain(value: Any, depth: int = 0) -> None:

@@ -114,9 +114,9 @@ class _Parser:
         return self.token[0] in ("sign", "command") and self.token[1] in texts
 
     def _take(self, *texts: str) -> bool:
-        found = self._is(*texts)
-        self._place += found
-        return found
+        present = self._is(*texts)
+        self._place += present
+        return present
 
     def _need(self, text: str) -> None:
         if not self._take(text):

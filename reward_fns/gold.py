@@ -35,9 +35,9 @@ def gold_answers(ground_truth: Any) -> tuple[tuple[str, ...], str]:
     if not isinstance(ground_truth, str | list | tuple) and callable(getattr(ground_truth, "tolist", None)):
         ground_truth = ground_truth.tolist()
     if isinstance(ground_truth, list | tuple):
-        found = [_one(item) for item in ground_truth]
-        answers = tuple(dict.fromkeys(answer for answer, _ in found if answer))
-        return answers, "" if answers else (found[0][1] if found else "gold_missing")
+        readings = [_one(item) for item in ground_truth]
+        answers = tuple(dict.fromkeys(answer for answer, _ in readings if answer))
+        return answers, "" if answers else (readings[0][1] if readings else "gold_missing")
     answer, problem = _one(ground_truth)
     return (answer,) if answer else (), problem
 

@@ -46,8 +46,8 @@ def finish_letter(response: str, letters: str = "ABCD") -> tuple[str, str]:
     parts = response.split("Finish", 2)
     if len(parts) < 2:
         return "", "no_finish"
-    found = [character for character in parts[1] if character in letters]
-    return (found[0], "") if len(found) == 1 else ("", "multiple" if found else "missing")
+    answers = [character for character in parts[1] if character in letters]
+    return (answers[0], "") if len(answers) == 1 else ("", "multiple" if answers else "missing")
 
 
 def mmlu_pro_letter(response: str) -> tuple[str, str]:

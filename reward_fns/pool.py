@@ -164,10 +164,10 @@ def reference_of(function: Callable) -> str:
         raise PoolError(f"{function!r} cannot be imported by a worker; put it at the top level of an importable module")
     reference = f"{module}:{name}"
     try:
-        found = resolve(reference)
+        resolved = resolve(reference)
     except (ImportError, AttributeError) as error:
         raise PoolError(f"{reference} cannot be imported by a worker: {error}") from error
-    if found is not function:
+    if resolved is not function:
         raise PoolError(f"{reference} names another object than the function given (a decorated or reloaded one?)")
     return reference
 
@@ -179,10 +179,10 @@ _shared_lock = threading.Lock()
 
 @functools.lru_cache(maxsize=1)
 def _check_parser() -> None:
-    found = next((one.version for one in importlib.metadata.distributions(name="antlr4-python3-runtime")), "not there")
-    if found != ANTLR_VERSION:
+    version = next((one.version for one in importlib.metadata.distributions(name="antlr4-python3-runtime")), "missing")
+    if version != ANTLR_VERSION:
         raise PoolError(
-            f"math-verify reads formulas with antlr4-python3-runtime, which is {found}: "
+            f"math-verify reads formulas with antlr4-python3-runtime, which is {version}: "
             f"pip install antlr4-python3-runtime=={ANTLR_VERSION}"
         )
 

@@ -257,9 +257,9 @@ class Slot(threading.Thread):
                 waiting.register(signal_source, select.POLLIN)
                 if waiting.poll(1000 * POLL_SECONDS) and signal_source == worker.wake_pipe:
                     os.read(worker.wake_pipe, 64)
-        found = bytes(self._received[:count])
+        received = bytes(self._received[:count])
         del self._received[:count]
-        return found
+        return received
 
     def _cause_of_death(self, seconds: float) -> Outcome:
         ended_loading = self._worker is not None and is_loading(self._worker.pid)

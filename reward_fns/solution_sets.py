@@ -73,8 +73,8 @@ def read_set(text: str) -> RealSet:
         NoSet: it describes none, or one with ends that are no constants.
     """
     with mpmath.workdps(_DIGITS):
-        found = _read(text.strip(), 0)
-        return RealSet(_merged(found.intervals), found.variable)
+        whole = _read(text.strip(), 0)
+        return RealSet(_merged(whole.intervals), whole.variable)
 
 
 def same_set(a: RealSet, b: RealSet) -> bool:
@@ -168,10 +168,10 @@ def _number(tree: Tree) -> Value:
 
 def _from_relation(text: str) -> RealSet:
     depth_at = dict(depths(text))
-    found = [match for match in _RELATION.finditer(text) if depth_at.get(match.start(), 1) == 0]
-    starts, ends = [0, *(match.end() for match in found)], [*(match.start() for match in found), len(text)]
+    matches = [match for match in _RELATION.finditer(text) if depth_at.get(match.start(), 1) == 0]
+    starts, ends = [0, *(match.end() for match in matches)], [*(match.start() for match in matches), len(text)]
     sides = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
-    relations = [match[0] for match in found]
+    relations = [match[0] for match in matches]
     directions = {relation in (">", r"\ge") for relation in relations}
     if not 1 <= len(relations) <= 2 or not all(sides) or "=" in text or len(directions) > 1:
         raise NoSet(text)
@@ -207,10 +207,10 @@ def _only_name(tree: Tree) -> str:
 def _half_line(left: Tree, relation: str, right: Tree, name: str) -> tuple[Interval, ...]:
     difference = ("add", left, ("multiply", ("number", Fraction(-1)), right))
     try:
-        found = [evaluate([difference], {name: Fraction(place)}) for place in (0, 1, 2, 7)]
+        results = [evaluate([difference], {name: Fraction(place)}) for place in (0, 1, 2, 7)]
     except (TooLarge, Undefined) as error:
         raise NoSet("no linear inequality") from error
-    values, tolerance = [values[0] for values, _ in found], max(tolerance for _, tolerance in found)
+    values, tolerance = [values[0] for values, _ in results], max(tolerance for _, tolerance in results)
     if not all(is_real(value, tolerance) for value in values):
         raise NoSet("no real inequality")
     if not all(isinstance(value, Fraction) for value in values):
@@ -256,8 +256,8 @@ def _overlap(a: Interval, b: Interval) -> Interval | None:
     high, high_closed = (a.high, a.high_closed) if _less(a.high, b.high) else (b.high, b.high_closed)
     if _same(a.high, b.high):
         high, high_closed = a.high, a.high_closed and b.high_closed
-    found = Interval(low, low_closed, high, high_closed)
-    return None if _is_empty(found) else found
+    interval = Interval(low, low_closed, high, high_closed)
+    return None if _is_empty(interval) else interval
 
 
 def _is_empty(interval: Interval) -> bool:

@@ -46,9 +46,9 @@ def _untested() -> bool:
 def problems(*features: str) -> tuple[str, ...]:
     """Sentences that say why these features of the lock file, or all when none is named, cannot work on the installed
     vLLM; empty when they can. Under the switch code that nobody read is let through, what is missing is not."""
-    found = version_problem()
-    if found:
-        return (found,)
+    problem = version_problem()
+    if problem:
+        return (problem,)
     return tuple(upstream.problems(LOCK, *features, digests=not _untested()))
 
 
@@ -58,11 +58,11 @@ def require(feature: str) -> None:
     Raises:
         UnsupportedVllmError: with every difference, in one sentence.
     """
-    found = problems(feature)
-    if found:
+    faults = problems(feature)
+    if faults:
         from vllm import __version__ as version
 
         raise UnsupportedVllmError(
-            f"vllm_patches refuses to start its {feature} part on vLLM {version}: {'; '.join(found)}. "
+            f"vllm_patches refuses to start its {feature} part on vLLM {version}: {'; '.join(faults)}. "
             f"{UNTESTED_SWITCH}=1 tries code that nobody has read"
         )

@@ -35,25 +35,25 @@ def problems(lock: Path, *features: str, module: str = "", digests: bool = True)
     """
     _parsed.cache_clear()
     known_of: dict[str, dict[str, list[str]]] = json.loads(lock.read_text())["features"]
-    found = []
+    sentences = []
     for feature in features or known_of:
         for symbol, known in known_of[feature].items():
             if module in ("", symbol.partition(":")[0]) and (fault := _fault(symbol, known, digests)):
-                found.append(f"{symbol} ({feature}): {fault}")
+                sentences.append(f"{symbol} ({feature}): {fault}")
     _parsed.cache_clear()
-    return found
+    return sentences
 
 
 def _fault(symbol: str, known: list[str], digests: bool) -> str | None:
     by_parameters = known[0].startswith("(")
     try:
-        found = reading(symbol, by_parameters)
+        present = reading(symbol, by_parameters)
     except (LookupError, OSError, SyntaxError) as error:
         return f"missing: {error}"
-    if found in known or not (digests or by_parameters):
+    if present in known or not (digests or by_parameters):
         return None
     kind = "parameters" if by_parameters else "code of digest"
-    return f"changed: {kind} {found}, known {'is' if len(known) == 1 else 'are'} {' '.join(known)}"
+    return f"changed: {kind} {present}, known {'is' if len(known) == 1 else 'are'} {' '.join(known)}"
 
 
 def reading(symbol: str, parameters: bool = False) -> str:
@@ -65,14 +65,14 @@ def reading(symbol: str, parameters: bool = False) -> str:
         LookupError: it is not there, or is no function where parameters are asked for.
     """
     module, _, path = symbol.partition(":")
-    found = _definition(module, path.split("."))
+    definition = _definition(module, path.split("."))
     if not parameters:
         # Python 3.12 writes a field that 3.11 does not have.
-        text = ast.dump(ast.Module([found], [])).replace(", type_params=[]", "")
+        text = ast.dump(ast.Module([definition], [])).replace(", type_params=[]", "")
         return sha256(text.encode()).hexdigest()[:16]
-    if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
         raise LookupError(f"{path} is not a function")
-    listed = found.args
+    listed = definition.args
     names = [*listed.posonlyargs, *listed.args, listed.vararg, *listed.kwonlyargs, listed.kwarg]
     return f"({', '.join(name.arg for name in names if name)})"
 
@@ -80,19 +80,19 @@ def reading(symbol: str, parameters: bool = False) -> str:
 def _definition(module: str, path: list[str]) -> ast.stmt:
     """The statement that defines `path` in a module; an import from another project stands for what it imports."""
     statements, package = _parsed(module)
-    found = _named(path[0], statements)
-    if found is None:
+    statement = _named(path[0], statements)
+    if statement is None:
         raise LookupError(f"no {path[0]} in {module}")
-    if isinstance(found, ast.ImportFrom):
-        source = importlib.util.resolve_name("." * found.level + (found.module or ""), package)
+    if isinstance(statement, ast.ImportFrom):
+        source = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
         if source.partition(".")[0] == module.partition(".")[0]:
-            return _definition(source, [found.names[0].name, *path[1:]])
+            return _definition(source, [statement.names[0].name, *path[1:]])
     for number, name in enumerate(path[1:], 1):
-        inner = _named(name, found.body) if isinstance(found, ast.ClassDef) else None
+        inner = _named(name, statement.body) if isinstance(statement, ast.ClassDef) else None
         if inner is None:
-            return _inherited(module, found, path[number:])
-        found = inner
-    return found
+            return _inherited(module, statement, path[number:])
+        statement = inner
+    return statement
 
 
 def _inherited(module: str, found: ast.stmt, path: list[str]) -> ast.stmt:
@@ -106,20 +106,20 @@ def _inherited(module: str, found: ast.stmt, path: list[str]) -> ast.stmt:
 
 def _named(name: str, statements: list[ast.stmt]) -> ast.stmt | None:
     """The last of these statements that defines a name, those in branches included."""
-    found: ast.stmt | None = None
+    definition: ast.stmt | None = None
     for statement in statements:
         match statement:
             case ast.FunctionDef(name=other) | ast.AsyncFunctionDef(name=other) | ast.ClassDef(name=other):
-                found = statement if other == name else found
+                definition = statement if other == name else definition
             case ast.Assign(targets=[ast.Name(id=other)]) | ast.AnnAssign(target=ast.Name(id=other)):
-                found = statement if other == name else found
+                definition = statement if other == name else definition
             case ast.ImportFrom(source, aliases, level):
                 taken = [alias for alias in aliases if name == (alias.asname or alias.name)]
-                found = ast.ImportFrom(source, taken, level) if taken else found
+                definition = ast.ImportFrom(source, taken, level) if taken else definition
             case ast.If() | ast.Try():
                 branches = [statement.body, statement.orelse, *(one.body for one in getattr(statement, "handlers", ()))]
-                found = next(filter(None, (_named(name, branch) for branch in branches)), found)
-    return found
+                definition = next(filter(None, (_named(name, branch) for branch in branches)), definition)
+    return definition
 
 
 @functools.cache
@@ -154,10 +154,10 @@ def update(lock: Path, feature: str | None = None, symbols: tuple[str, ...] = ()
         known_of = content["features"].setdefault(name, {})
         for symbol in symbols or tuple(known_of):
             known = known_of.setdefault(symbol, [])
-            found = reading(symbol, known[0].startswith("(") if known else parameters)
-            if found not in known:
-                known.append(found)
-                print(f"{name}: {symbol} {found}")
+            digest = reading(symbol, known[0].startswith("(") if known else parameters)
+            if digest not in known:
+                known.append(digest)
+                print(f"{name}: {symbol} {digest}")
         content["features"][name] = dict(sorted(known_of.items()))
     content["versions"] = {top: sorted({*versions, *_installed(top)}) for top, versions in content["versions"].items()}
     content["features"] = dict(sorted(content["features"].items()))

@@ -44,8 +44,8 @@ def installed_version(distribution: str) -> str | None:
     """Version of an installed distribution, or None; "vllm" is answered by either vLLM distribution."""
     names = VLLM_DISTRIBUTIONS if distribution == "vllm" else (distribution,)
     for name in names:
-        for found in importlib.metadata.distributions(name=name):
-            return found.version
+        for installed in importlib.metadata.distributions(name=name):
+            return installed.version
     return None
 
 

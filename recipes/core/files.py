@@ -59,10 +59,10 @@ def _read_json(path: Path) -> list[Row]:
         if not part.strip():
             continue
         try:
-            found = json.loads(part)
+            value = json.loads(part)
         except json.JSONDecodeError as error:
             raise DataError(f"{path} line {number} is not JSON: {error}; one object per line is expected") from error
-        for row in found if whole else [found]:
+        for row in value if whole else [value]:
             if not isinstance(row, dict):
                 raise DataError(f"{path} line {number} must be a JSON object, found {type(row).__name__}")
             rows.append(row)

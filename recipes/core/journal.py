@@ -239,8 +239,8 @@ def _last_line_break(fd: int, size: int, block: int = 1 << 16) -> int:
     end = size
     while end > 0:
         start = max(0, end - block)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        position = os.pread(fd, end - start, start).rfind(b"\n")
+        if position >= 0:
+            return start + position + 1
         end = start
     return 0

@@ -116,12 +116,12 @@ class EndpointEngine:
         async def generate(endpoint: Endpoint) -> None:
             async def work(request: Request) -> None:
                 try:
-                    found: Answer | EndpointError = await self.ask(endpoint, request, sampling)
+                    answer: Answer | EndpointError = await self.ask(endpoint, request, sampling)
                 except EndpointError as error:
                     if error.kind == "refused":
                         raise
-                    found = error
-                on_done(request, found)
+                    answer = error
+                on_done(request, answer)
 
             await in_parallel(iter(requests), self.settings.concurrency, work)
 

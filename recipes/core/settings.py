@@ -128,21 +128,21 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def _key(error: ValidationError, name: str) -> str:
-    found = error.errors(include_url=False)[0]
-    own = getattr(found.get("ctx", {}).get("error"), "key", "")
-    return own or _dotted(name, *found["loc"])
+    first = error.errors(include_url=False)[0]
+    own = getattr(first.get("ctx", {}).get("error"), "key", "")
+    return own or _dotted(name, *first["loc"])
 
 
 def _sentence(error: ValidationError, name: str) -> str:
-    found = error.errors(include_url=False)[0]
+    first = error.errors(include_url=False)[0]
     where = _key(error, name)
-    if found["type"] == "value_error":
-        own = str(found["ctx"]["error"])
+    if first["type"] == "value_error":
+        own = str(first["ctx"]["error"])
         return own if own.startswith(name) else f"{where}: {own}"
-    if found["type"] == "missing":
+    if first["type"] == "missing":
         return f"{where} is not set"
-    rule = found["msg"].removeprefix("Input should ")
-    return f"{where} must {rule}, found {found['input']!r}" if rule != found["msg"] else f"{where}: {rule}"
+    rule = first["msg"].removeprefix("Input should ")
+    return f"{where} must {rule}, found {first['input']!r}" if rule != first["msg"] else f"{where}: {rule}"
 
 
 def require(config: DictConfig, key: str, *allowed: Any, why: str) -> None:
@@ -155,9 +155,9 @@ def require(config: DictConfig, key: str, *allowed: Any, why: str) -> None:
     Raises:
         ConfigError: with the reason, what to set and what was found.
     """
-    found = OmegaConf.select(config, key)
-    if found not in allowed:
-        raise ConfigError(f"{why}: set {key}={' or '.join(map(_shown, allowed))}, found {_shown(found)}", key)
+    value = OmegaConf.select(config, key)
+    if value not in allowed:
+        raise ConfigError(f"{why}: set {key}={' or '.join(map(_shown, allowed))}, found {_shown(value)}", key)
 
 
 def require_off(config: DictConfig, *keys: str, why: str) -> None:
@@ -167,9 +167,9 @@ def require_off(config: DictConfig, *keys: str, why: str) -> None:
         ConfigError: as :func:`require`.
     """
     for key in keys:
-        if found := OmegaConf.select(config, key):
-            off = "false" if found is True else "null"
-            raise ConfigError(f"{why}: set {key}={off}, found {_shown(found)}", key)
+        if value := OmegaConf.select(config, key):
+            off = "false" if value is True else "null"
+            raise ConfigError(f"{why}: set {key}={off}, found {_shown(value)}", key)
 
 
 def _shown(value: Any) -> str:

@@ -65,11 +65,11 @@ class SplitRollout:
             return
         # verl's agent loop tags each response with the first and last version of the weights that it comes from.
         trained = [tag for tag in batch.tags if not tag.get("is_padding", False)]
-        found = {tag.get(name) for tag in trained for name in ("min_global_steps", "max_global_steps")}
-        if found - {self.global_steps - 1}:
+        steps = {tag.get(name) for tag in trained for name in ("min_global_steps", "max_global_steps")}
+        if steps - {self.global_steps - 1}:
             raise StaleRollout(
                 f"step {self.global_steps} trains weights of version {self.global_steps - 1}, and its responses come "
-                f"from {', '.join(sorted(map(str, found)))}: a weight sync did not reach every rollout engine"
+                f"from {', '.join(sorted(map(str, steps)))}: a weight sync did not reach every rollout engine"
             )
 
     def _get_n_gpus_for_throughput(self) -> int:

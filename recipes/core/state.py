@@ -57,11 +57,11 @@ def load(path: str | Path, *, format: int = 1, identity: Mapping[str, Any] | Non
         StateError: the file is missing, damaged, of another format, or of a run with another identity.
     """
     path = Path(path)
-    found, run, body = _read(path)
-    if found != format:
-        later = isinstance(found, int) and found > format
+    saved, run, body = _read(path)
+    if saved != format:
+        later = isinstance(saved, int) and saved > format
         way_out = "update this package, or " if later else "finish the run with the version that wrote it, or "
-        raise StateError(f"{path} has format {found} and this version reads format {format}: {way_out}{REMEDY}")
+        raise StateError(f"{path} has format {saved} and this version reads format {format}: {way_out}{REMEDY}")
     wanted = json.loads(json.dumps(dict(identity or {})))
     if run != wanted:
         names = sorted(name for name in run.keys() | wanted.keys() if run.get(name) != wanted.get(name))
@@ -113,8 +113,8 @@ RESTORED = tuple(
 def restored_settings(config: Any) -> dict[str, Any]:
     """The values of `RESTORED` that a config has; a critic that is off has none."""
     critic = bool(OmegaConf.select(config, "critic.enable"))
-    found = {key: OmegaConf.select(config, key) for key in RESTORED if critic or not key.startswith("critic.")}
-    return {key: list(v) if OmegaConf.is_list(v) else v for key, v in found.items() if v is not None}
+    settings = {key: OmegaConf.select(config, key) for key in RESTORED if critic or not key.startswith("critic.")}
+    return {key: list(v) if OmegaConf.is_list(v) else v for key, v in settings.items() if v is not None}
 
 
 def save_settings(folder: Path, config: Any) -> None:
@@ -161,12 +161,12 @@ def _read(path: Path) -> tuple[Any, dict[str, Any], str]:
     try:
         first, body, rest = path.read_text(encoding="utf-8").split("\n")
         header = json.loads(first)
-        found, digest, run = header["format"], header["sha256"], dict(header["identity"])
+        version, digest, run = header["format"], header["sha256"], dict(header["identity"])
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged ({error}): {REMEDY}") from error
     if rest or _digest(body) != digest:
         raise StateError(f"{path} is damaged, its content does not match its checksum: {REMEDY}")
-    return found, run, body
+    return version, run, body
 
 
 def _digest(body: str) -> str:

@@ -44,11 +44,11 @@ def sample_all(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Ten
 
 def digest(samples: Samples) -> str:
     """SHA-256 over names and sampled bytes, in the order of the names."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name in sorted(samples):
-        found.update(name.encode())
-        found.update(samples[name].view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hashed.update(name.encode())
+        hashed.update(samples[name].view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def moved(before: Samples | None, after: Samples, precision: torch.dtype | None = None) -> int:

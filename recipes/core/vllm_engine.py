@@ -85,14 +85,14 @@ class VllmEngine:
 
     def answer(self, output: Any) -> Answer:
         """Read the completions in one of vLLM's outputs."""
-        found = sorted(output.outputs, key=lambda completion: completion.index)
+        completions = sorted(output.outputs, key=lambda completion: completion.index)
         return Answer(
             [
                 Completion(one.text, str(one.finish_reason), one.stop_reason, token_ids=tuple(one.token_ids))
-                for one in found
+                for one in completions
             ],
             len(output.prompt_token_ids),
-            sum(len(one.token_ids) for one in found),
+            sum(len(one.token_ids) for one in completions),
         )
 
     def prefix_cache_hit_rate(self) -> float | None:
@@ -181,10 +181,10 @@ class Gathered:
                     _settle(future, error)
 
 
-def _settle(future: asyncio.Future, found: Any) -> None:
+def _settle(future: asyncio.Future, answer: Any) -> None:
     if future.done():
         return
-    if isinstance(found, BaseException):
-        future.set_exception(found)
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
     else:
-        future.set_result(found)
+        future.set_result(answer)

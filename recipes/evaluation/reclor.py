@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--style", choices=["strict", "finish"], default="strict")
     options = parser.parse_args(arguments)
     try:
-        found, guessed = predictions(read_samples(options.responses)[1], options.style)
+        positions, guessed = predictions(read_samples(options.responses)[1], options.style)
         with options.output.open("wb") as file:  # a path would get .npy appended
-            np.save(file, found)
+            np.save(file, positions)
     except (OSError, ValueError, JournalError) as error:
         print(f"reclor: {error}", file=sys.stderr)
         return 2
-    print(f"wrote {len(found)} predictions to {options.output}; {guessed} had no readable answer and became A")
+    print(f"wrote {len(positions)} predictions to {options.output}; {guessed} had no readable answer and became A")
     return 0
 
 

@@ -124,8 +124,8 @@ def _load_within_limits(reward, faults) -> None:
     if not path or not faults.isolates(path, load_extern_object(path, name), reward.reward_model.enable):
         return
     with Pool(1, faults.time_limit, faults.memory_limit, preload=()) as pool:
-        found = pool.run("recipes.core.reward_call:why_not_loaded", path, name)
-    reason = found.value if found.kind is Kind.DONE else f"{found.kind}: {found.detail or 'the limit was reached'}"
+        ended = pool.run("recipes.core.reward_call:why_not_loaded", path, name)
+    reason = ended.value if ended.kind is Kind.DONE else f"{ended.kind}: {ended.detail or 'the limit was reached'}"
     if reason:
         raise ConfigError(
             f"reward.custom_reward_function: the process that is to judge responses with {name!r} of {path} cannot "
@@ -194,9 +194,9 @@ def check_engine(device: str) -> None:
 
     from vllm_patches import guard
 
-    found = {point.name: point for point in entry_points(group="vllm.general_plugins")}
+    plugins = {point.name: point for point in entry_points(group="vllm.general_plugins")}
     try:
-        found[plugin.ENTRY_POINT].load()
+        plugins[plugin.ENTRY_POINT].load()
     except (KeyError, ImportError, AttributeError) as error:
         raise EnvironmentProblem(
             f"vLLM would not find this package ({type(error).__name__}: {error}); "

@@ -119,8 +119,8 @@ def _machine_has_accelerator() -> bool:
 
     if torch.cuda.is_available() or (hasattr(torch, "npu") and torch.npu.is_available()):
         return True
-    if found := nvidia.unusable():
-        raise EnvironmentProblem(f"{found}; mend that, or set trainer.device=cpu to run on the processor")
+    if problem := nvidia.unusable():
+        raise EnvironmentProblem(f"{problem}; mend that, or set trainer.device=cpu to run on the processor")
     return False
 
 
@@ -265,10 +265,10 @@ def check_machine(config, device: str, more_devices: int = 0) -> None:
         return
     import torch
 
-    wanted, found = devices_of(config) + more_devices, torch.accelerator.device_count()
-    if found < wanted:
+    wanted, available = devices_of(config) + more_devices, torch.accelerator.device_count()
+    if available < wanted:
         raise EnvironmentProblem(
-            f"this machine has {found} devices and the run wants {wanted} ({_DEVICES_WANTED}); to use several "
+            f"this machine has {available} devices and the run wants {wanted} ({_DEVICES_WANTED}); to use several "
             "machines, start a Ray cluster on them and set RAY_ADDRESS"
         )
 

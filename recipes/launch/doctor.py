@@ -72,8 +72,8 @@ def quick_findings() -> Iterator[Finding]:
             remedy = f"pip uninstall {' '.join(others)}; pip install --force-reinstall --no-deps {OWN}"
             yield Finding("packages", name, FAILURE, f"{', '.join(others)} also installs a package `{name}`", remedy)
         elif len(places) != 1:
-            found = ", ".join(map(str, places)) or "none"
-            yield Finding("packages", name, FAILURE, f"one copy must be on the path, found {found}", "keep one")
+            listed = ", ".join(map(str, places)) or "none"
+            yield Finding("packages", name, FAILURE, f"one copy must be on the path, found {listed}", "keep one")
         else:
             yield Finding("packages", name, OK, str(places[0]))
     if problem := compat.trl_problem():
@@ -101,9 +101,9 @@ def _version(name: str, version: str | None, tested: str) -> Finding:
 def _places(name: str) -> list[Path]:
     """Every folder on the import path that holds a package of this name, the one that is imported first."""
     spec = importlib.util.find_spec(name)
-    found = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    found += [Path(entry or os.curdir) / name for entry in sys.path]
-    return list(dict.fromkeys(place.resolve() for place in found if (place / "__init__.py").is_file()))
+    folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    folders += [Path(entry or os.curdir) / name for entry in sys.path]
+    return list(dict.fromkeys(place.resolve() for place in folders if (place / "__init__.py").is_file()))
 
 
 FIND: dict[str, Callable[[Any, str], object]] = {
@@ -134,12 +134,12 @@ def _row_problem(row: Row) -> str | None:
             plugin.activate([row])
             if row in plugin.errors:
                 return _last_line(plugin.errors[row])
-            found = FIND[row.kind](registry, row.name)
+            registered = FIND[row.kind](registry, row.name)
             expected = dotted_path(row.target) if row.kind in KEPT_AS_TEXT else load(row.target)
     # A target may raise anything while it is imported; the row is off and says why.
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return None if found == expected else f"verl's registry has {found!r}, not {row.target}"
+    return None if registered == expected else f"verl's registry has {registered!r}, not {row.target}"
 
 
 def verl_findings() -> Iterator[Finding]:
@@ -177,8 +177,8 @@ def machine_findings() -> Iterator[Finding]:
     import torch
 
     if torch.accelerator.is_available():
-        found = f"{torch.accelerator.device_count()} x {torch.accelerator.current_accelerator()}"
-        yield Finding("machine", "accelerator", OK, found)
+        accelerators = f"{torch.accelerator.device_count()} x {torch.accelerator.current_accelerator()}"
+        yield Finding("machine", "accelerator", OK, accelerators)
     elif (problem := nvidia.unusable()) and os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         yield Finding("machine", "accelerator", FAILURE, problem, "trainer.device=cpu runs a recipe on the processor")
     else:
@@ -235,13 +235,13 @@ def _last_line(text: str) -> str:
 
 def survey(quick: bool = False) -> list[Finding]:
     """The findings of this machine; a check that breaks is itself one, and the others still report."""
-    found: list[Finding] = []
+    findings_so_far: list[Finding] = []
     for findings in (quick_findings,) if quick else (quick_findings, slow_findings):
         try:
-            found.extend(findings())
+            findings_so_far.extend(findings())
         except Exception as error:
-            found.append(Finding("doctor", findings.__name__, FAILURE, f"{type(error).__name__}: {error}"))
-    return found
+            findings_so_far.append(Finding("doctor", findings.__name__, FAILURE, f"{type(error).__name__}: {error}"))
+    return findings_so_far
 
 
 def survey_nodes() -> dict[str, list[Finding]]:
@@ -283,9 +283,9 @@ def compare_nodes(nodes: dict[str, list[Finding]]) -> list[Finding]:
     """Whether every version is the same on all nodes."""
     seen: dict[str, dict[str, list[str]]] = {}
     for node, findings in nodes.items():
-        for found in findings:
-            if found.area == "versions":
-                seen.setdefault(found.item, {}).setdefault(found.detail.split()[0].rstrip(":,"), []).append(node)
+        for finding in findings:
+            if finding.area == "versions":
+                seen.setdefault(finding.item, {}).setdefault(finding.detail.split()[0].rstrip(":,"), []).append(node)
     return [
         Finding("cluster", item, FAILURE, "; ".join(f"{one} on {', '.join(where)}" for one, where in versions.items()))
         for item, versions in seen.items()
@@ -311,10 +311,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if ok else 1
     for name, findings in nodes.items():
         print(name)
-        for found in findings:
+        for line in findings:
             print(
-                f"  {found.state:8}{found.area:10} {found.item}: {found.detail}"
-                + (f" -> {found.remedy}" if found.remedy else "")
+                f"  {line.state:8}{line.area:10} {line.item}: {line.detail}"
+                + (f" -> {line.remedy}" if line.remedy else "")
             )
     print("All is well." if ok else f"Not fit to run. Failures: {states.count(FAILURE)}.")
     return 0 if ok else 1

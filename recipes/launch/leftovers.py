@@ -99,12 +99,12 @@ def dead_runs() -> list[RunRecord]:
 
 def processes_of(names: set[str]) -> list[psutil.Process]:
     """Processes of this user whose environment names one of these runs, this process left out."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             if process.pid != os.getpid() and process.environ().get(VARIABLE) in names:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def wait_until_gone(record: RunRecord, seconds: float) -> list[psutil.Process]:
@@ -152,26 +152,26 @@ def remove_shared_memory(record: RunRecord) -> list[str]:
 
 def unmapped(pattern: str, since: float = 0.0) -> list[Path]:
     """This user's shared-memory files of this name that were written since then and that no process maps."""
-    found = {}
+    inodes = {}
     for path in sorted(SHARED_MEMORY.glob(pattern)):
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
             if status.st_uid == os.getuid() and status.st_mtime >= since:
-                found[path] = status.st_ino
+                inodes[path] = status.st_ino
     mapped: set[int] = set()
-    for pid in psutil.pids() if found else ():
+    for pid in psutil.pids() if inodes else ():
         # A process may end between the listing and the reading (ESRCH), or belong to somebody else.
         with contextlib.suppress(OSError):
             mapped.update(int(inode) for inode in _MAPPING.findall(Path(f"/proc/{pid}/maps").read_text()))
-    return [path for path, inode in found.items() if inode not in mapped]
+    return [path for path, inode in inodes.items() if inode not in mapped]
 
 
 def unowned_line() -> str | None:
     """A line that names shared memory which nobody maps and which may be another program's, and how to remove it."""
-    found = unmapped(UNNAMED_SEGMENT)
-    if not found:
+    segments = unmapped(UNNAMED_SEGMENT)
+    if not segments:
         return None
     return (
-        f"no process maps {len(found)} shared-memory files of yours, left by a killed engine or another program; "
-        f"if you need none of them: rm {' '.join(map(str, found))}"
+        f"no process maps {len(segments)} shared-memory files of yours, left by a killed engine or another program; "
+        f"if you need none of them: rm {' '.join(map(str, segments))}"
     )

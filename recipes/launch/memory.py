@@ -225,10 +225,10 @@ def check_memory(config: Any, device: str, *, show: bool = False) -> None:
             print("memory: the model's config.json is not at hand, so nothing is estimated")
         return
     if show:
-        found = {"weights, gradients and moments": sum(model.state for model in parts[0])}
-        found |= {"weights of the engines": sum(engine.weights for engine in parts[1])}
-        found |= {f"peak of the {phase} phase": needed for phase, needed in phases_of(*parts, host=host).items()}
-        for name, needed in found.items():
+        estimate = {"weights, gradients and moments": sum(model.state for model in parts[0])}
+        estimate |= {"weights of the engines": sum(engine.weights for engine in parts[1])}
+        estimate |= {f"peak of the {phase} phase": needed for phase, needed in phases_of(*parts, host=host).items()}
+        for name, needed in estimate.items():
             print(f"memory of a device: {name:<32} {_gib(needed):>12}")
         print(f"memory of a device: {'it has':<32} {_gib(size) if size else 'unknown here':>12}")
     problem = problem_of(*parts, size, host=host) if size else None

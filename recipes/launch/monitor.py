@@ -209,9 +209,9 @@ class Monitor:
 
         deadline = time.monotonic() + (2 * self.poll if isinstance(error, RayActorError) else 0)
         with contextlib.suppress(Exception):  # Ray may be gone as well
-            while not (found := self.problem or self._dead_actor()) and time.monotonic() < deadline:
+            while not (reason := self.problem or self._dead_actor()) and time.monotonic() < deadline:
                 time.sleep(0.5)
-            return found
+            return reason
 
     def _dead_actor(self) -> str | None:
         problem = dead_actor()
@@ -251,7 +251,7 @@ class Monitor:
         os._exit(EXIT_CODE)
 
     def _seen(self, processes: Iterable[psutil.Process], now: float) -> dict[int, Process]:
-        found = {}
+        alive = {}
         for process in processes:
             # One that has ended meanwhile, a zombie included, is not seen.
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
@@ -260,11 +260,11 @@ class Monitor:
                 stopped = process.status() == psutil.STATUS_STOPPED
                 title = " ".join(process.cmdline())
                 memory = process.memory_info().rss
-                found[process.pid] = Process(process.ppid(), title, age, stopped, times.user + times.system, memory)
+                alive[process.pid] = Process(process.ppid(), title, age, stopped, times.user + times.system, memory)
                 if memory > self._most_memory.get(process.pid, Process(0, "")).memory:
-                    self._most_memory[process.pid] = found[process.pid]
-        self._first_seen = {pid: self._first_seen[pid] for pid in found}
-        return found
+                    self._most_memory[process.pid] = alive[process.pid]
+        self._first_seen = {pid: self._first_seen[pid] for pid in alive}
+        return alive
 
     def _stall_problem(self, processes: Mapping[int, Process], now: float) -> str | None:
         """A sentence about a run that must end because it stands still; one that may go on is only told of."""

@@ -41,9 +41,9 @@ def what_is_missing(folder: Path, state_file: str | None = None, per_node: int |
         return "actor is missing"
     for role in (path for path in folder.iterdir() if path.is_dir()):
         shards = [re.fullmatch(r"model_world_size_(\d+)_rank_(\d+)\.pt", path.name) for path in role.iterdir()]
-        found = [(int(match[1]), int(match[2])) for match in shards if match]
-        if found and not _whole({rank for _, rank in found}, found[0][0], per_node):
-            return f"{role.name} has {len(found)} of {found[0][0]} shards"
+        present = [(int(match[1]), int(match[2])) for match in shards if match]
+        if present and not _whole({rank for _, rank in present}, present[0][0], per_node):
+            return f"{role.name} has {len(present)} of {present[0][0]} shards"
     for path in (folder / "data.pt", *folder.glob("*/*.pt")):
         if not zipfile.is_zipfile(path):
             return f"{path.relative_to(folder)} is damaged or cut"

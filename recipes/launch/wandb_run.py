@@ -37,9 +37,9 @@ def keep_run_id(directory: Path, step: int) -> str:
 
 def services(processes: Iterable[psutil.Process]) -> dict[psutil.Process, list[psutil.Process]]:
     """Those of these processes that are wandb's service, each with the processes above it: it ends with its parent."""
-    found = {}
+    parents = {}
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if process.name() == SERVICE:
-                found[process] = process.parents()
-    return found
+                parents[process] = process.parents()
+    return parents

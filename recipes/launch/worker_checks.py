@@ -97,10 +97,10 @@ def mini_batches(config: Any) -> dict[str, int]:
     from verl.trainer.ppo.utils import need_critic
 
     n = config.actor_rollout_ref.rollout.n
-    found = {ACTOR: config.actor_rollout_ref.actor.ppo_mini_batch_size * n}
+    rows = {ACTOR: config.actor_rollout_ref.actor.ppo_mini_batch_size * n}
     if need_critic(config):
-        found[CRITIC] = config.critic.ppo_mini_batch_size * n
-    return found
+        rows[CRITIC] = config.critic.ppo_mini_batch_size * n
+    return rows
 
 
 def check_parallel_sizes(config: Any) -> None:
@@ -132,15 +132,15 @@ def check_parallel_sizes(config: Any) -> None:
 def check_mini_batches(config: Any, trained: Mapping[str, int]) -> None:
     """Every role's mini-batch must be dealt out over its ranks without a rest."""
     n = config.actor_rollout_ref.rollout.n
-    for found in passes(config):
-        rows = trained.get(found.role)
-        if rows is not None and rows % found.ranks:
-            node = CRITIC if found.role == CRITIC else ACTOR
-            fitting = found.ranks // math.gcd(found.ranks, n)
+    for kind in passes(config):
+        rows = trained.get(kind.role)
+        if rows is not None and rows % kind.ranks:
+            node = CRITIC if kind.role == CRITIC else ACTOR
+            fitting = kind.ranks // math.gcd(kind.ranks, n)
             raise ConfigError(
                 f"{node}.ppo_mini_batch_size={rows // n} x rollout.n={n} = {rows} responses cannot be dealt out over "
-                f"{found.ranks} data-parallel ranks: set {node}.ppo_mini_batch_size to a multiple of {fitting}, or use "
-                f"a number of devices that divides {rows * found.ulysses}",
+                f"{kind.ranks} data-parallel ranks: set {node}.ppo_mini_batch_size to a multiple of {fitting}, or use "
+                f"a number of devices that divides {rows * kind.ulysses}",
                 f"{node}.ppo_mini_batch_size",
             )
 
@@ -150,23 +150,23 @@ def check_micro_batches(config: Any, trained: Mapping[str, int]) -> None:
     if not trained:
         return
     whole = math.lcm(*trained.values())
-    for found in passes(config):
-        rows = trained.get(found.role, whole)
-        if rows % found.ranks:
+    for kind in passes(config):
+        rows = trained.get(kind.role, whole)
+        if rows % kind.ranks:
             raise ConfigError(
-                f"{found.role}: the {rows} responses of a mini-batch cannot be dealt out over {found.ranks} "
+                f"{kind.role}: the {rows} responses of a mini-batch cannot be dealt out over {kind.ranks} "
                 "data-parallel ranks: give it the actor's ulysses_sequence_parallel_size",
-                f"{found.role}.ulysses_sequence_parallel_size",
+                f"{kind.role}.ulysses_sequence_parallel_size",
             )
-        if found.packed:
+        if kind.packed:
             continue
-        share = rows // found.ranks
-        key = f"{found.role}.{found.rows_key}"
-        if found.rows is None:
+        share = rows // kind.ranks
+        key = f"{kind.role}.{kind.rows_key}"
+        if kind.rows is None:
             raise ConfigError(f"{key} is not set: give a divisor of {share}, or pack by use_dynamic_bsz", key)
-        if share % found.rows:
+        if share % kind.rows:
             raise ConfigError(
-                f"{key}={found.rows} does not divide a mini-batch of {rows} responses on {found.ranks} data-parallel "
+                f"{key}={kind.rows} does not divide a mini-batch of {rows} responses on {kind.ranks} data-parallel "
                 f"ranks: choose a divisor of {share}",
                 key,
             )
@@ -182,13 +182,13 @@ def check_budgets(config: Any) -> None:
             f"{ROLLOUT}.log_prob_use_dynamic_bsz",
         )
     longest = data.max_prompt_length + data.max_response_length
-    for found in passes(config):
-        if found.packed and (found.tokens or 0) * found.ulysses < longest:
+    for kind in passes(config):
+        if kind.packed and (kind.tokens or 0) * kind.ulysses < longest:
             raise ConfigError(
-                f"{found.role}.{found.tokens_key}={found.tokens} cannot hold one sequence of "
+                f"{kind.role}.{kind.tokens_key}={kind.tokens} cannot hold one sequence of "
                 f"data.max_prompt_length={data.max_prompt_length} + max_response_length={data.max_response_length} "
-                f"tokens on {found.ulysses} device(s): set it to at least {-(-longest // found.ulysses)}",
-                f"{found.role}.{found.tokens_key}",
+                f"tokens on {kind.ulysses} device(s): set it to at least {-(-longest // kind.ulysses)}",
+                f"{kind.role}.{kind.tokens_key}",
             )
 
 

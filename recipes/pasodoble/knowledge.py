@@ -94,8 +94,8 @@ def _open_dataset(path: str, split: str) -> Any:
         files = sorted(str(f) for f in place.rglob("*") if f.suffix in _LOADERS and f.is_file())
         kinds = {_LOADERS[Path(f).suffix] for f in files}
         if len(kinds) != 1:
-            found = f"both {sorted(kinds)} files" if kinds else "neither"
-            raise FileNotFoundError(f"the folder {path} must hold parquet files or json/jsonl files, it holds {found}")
+            held = f"both {sorted(kinds)} files" if kinds else "neither"
+            raise FileNotFoundError(f"the folder {path} must hold parquet files or json/jsonl files, it holds {held}")
         return _read_files(path, kinds.pop(), files)
     if place.suffix in _LOADERS:
         if not place.is_file():

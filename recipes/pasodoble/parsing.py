@@ -25,8 +25,8 @@ def _problem_and_rest(completion: str) -> tuple[str, str]:
     _, thought, rest = completion.rpartition(_END_OF_THINKING)
     _, opened, rest = rest.partition(_PROBLEM_START)
     question, closed, rest = rest.partition(_PROBLEM_END)
-    found = bool(thought and opened and closed)
-    return (question.strip(), rest.partition(_PROBLEM_START)[0]) if found else ("", "")
+    complete = bool(thought and opened and closed)
+    return (question.strip(), rest.partition(_PROBLEM_START)[0]) if complete else ("", "")
 
 
 def extract_answer(completion: str, convention: Convention = "default") -> str | None:

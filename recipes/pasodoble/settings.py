@@ -38,8 +38,8 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau_low < self.tau_high:
-            found = f"got {self.tau_low} and {self.tau_high}"
-            raise ConfigError(f"need 0 <= tau_low < tau_high, {found}", "pasodoble.round.tau_low")
+            given = f"got {self.tau_low} and {self.tau_high}"
+            raise ConfigError(f"need 0 <= tau_low < tau_high, {given}", "pasodoble.round.tau_low")
 
 
 @dataclass(frozen=True)

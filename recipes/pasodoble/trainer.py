@@ -189,6 +189,6 @@ def _follow_platform(proposer: DictConfig, solver: DictConfig) -> None:
     """Copy what the launcher found out about the machine into the Proposer's configuration."""
     with open_dict(proposer):
         proposer.trainer.device = solver.trainer.device
-        found = solver.actor_rollout_ref.model.get("override_config") or {}
+        solvers = solver.actor_rollout_ref.model.get("override_config") or {}
         own = proposer.actor_rollout_ref.model.get("override_config") or {}
-        proposer.actor_rollout_ref.model.override_config = {**found, **own}
+        proposer.actor_rollout_ref.model.override_config = {**solvers, **own}

@@ -175,11 +175,11 @@ def _labels(groups: Sequence[Group]) -> list[bool]:
 
 
 def _shortfall(source: Source, collection: Collection, n_survivors: int, target: int) -> str:
-    found = f"{n_survivors} of {target} prompts survived {collection.rounds} rounds"
+    survived = f"{n_survivors} of {target} prompts survived {collection.rounds} rounds"
     if source.shortfall:
-        return f"{found}; {source.shortfall}"
+        return f"{survived}; {source.shortfall}"
     too_easy = sum(group.agreement > 0.5 for group in collection.groups)
-    return f"{found} of {len(collection.groups)} voted groups, {too_easy} of them with agreement above one half"
+    return f"{survived} of {len(collection.groups)} voted groups, {too_easy} of them with agreement above one half"
 
 
 def _write(journal: Journal, kind: str, step: int, instruction: Instruction, **fields: Any) -> None:

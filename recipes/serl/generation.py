@@ -83,14 +83,14 @@ def generate_texts(
     async def ask_all() -> list[Any]:
         return await asyncio.gather(*(ask(*item) for item in enumerate(prompts)), return_exceptions=True)
 
-    found = asyncio.run(ask_all())
-    errors = [ids for ids in found if isinstance(ids, BaseException)]
+    responses = asyncio.run(ask_all())
+    errors = [ids for ids in responses if isinstance(ids, BaseException)]
     for error in errors:
         logger.warning("a prompt was not answered: %r", error)
-    if errors and len(errors) == len(found):
+    if errors and len(errors) == len(responses):
         raise GenerationFailed(f"no prompt of {len(prompts)} was answered: {errors[0]!r}") from errors[0]
     return [
-        None if isinstance(ids, BaseException) else tokenizer.decode(ids, skip_special_tokens=True) for ids in found
+        None if isinstance(ids, BaseException) else tokenizer.decode(ids, skip_special_tokens=True) for ids in responses
     ]
 
 

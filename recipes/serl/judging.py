@@ -33,9 +33,9 @@ def judge_by_vote(
     Raises:
         BudgetSpent: more responses failed, or could not be compared, than the budget allows.
     """
-    judged, found = Round([]), {group.uid: group for group in groups}
+    judged, groups_by_uid = Round([]), {group.uid: group for group in groups}
     for uid, instruction in instructions.items():
-        group = found.get(uid)
+        group = groups_by_uid.get(uid)
         if group is None or len(group.samples) < n:
             _leave(judged, instruction, group, "incomplete_group")
             continue
@@ -95,9 +95,9 @@ def judge_by_label(
     if hook is not None:
         hook(groups)
     settlement = _settle(groups, budget, expected=len(instructions) * n, min_group=min(min_group, n))
-    judged, found = Round([]), {group.uid: group for group in groups}
+    judged, groups_by_uid = Round([]), {group.uid: group for group in groups}
     for uid, instruction in instructions.items():
-        group = found.get(uid)
+        group = groups_by_uid.get(uid)
         rewards = [settlement.rewards[s.key] for s in group.samples if s.key in settlement.rewards] if group else []
         if rewards:
             judged.groups.append(Group(instruction, sum(rewards) / len(rewards), handle=uid))

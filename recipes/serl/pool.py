@@ -221,10 +221,10 @@ class InstructionPool:
     def load_state_dict(self, state: dict) -> None:
         """Restore what `state_dict` returned; raises `ValueError` when the state belongs to other settings."""
         expected = {"scope": self.scope, "rng_seed": self.rng_seed}
-        found = {key: state.get(key) for key in expected}
-        if found != expected:
+        saved = {key: state.get(key) for key in expected}
+        if saved != expected:
             raise ValueError(
-                f"the checkpoint's instruction pool was made with {found}, this run is configured with {expected}; "
+                f"the checkpoint's instruction pool was made with {saved}, this run is configured with {expected}; "
                 "resume with the same settings or start a new run"
             )
         missing = sorted(self.state_dict().keys() - state.keys())

@@ -63,9 +63,9 @@ class Journal:
             path = self.folder / name
             size = path.stat().st_size if path.is_file() else None
             if size is None or size < offset:
-                found = "is missing" if size is None else f"has {size} bytes"
+                state = "is missing" if size is None else f"has {size} bytes"
                 raise JournalError(
-                    f"journal {path} {found}, the checkpoint was written when it had {offset}; "
+                    f"journal {path} {state}, the checkpoint was written when it had {offset}; "
                     "restore the file or start a new run with another journal folder"
                 )
         beyond = [path for path in self._files() if path.stat().st_size > offsets.get(path.name, -1)]
@@ -289,9 +289,9 @@ class DatasetSource:
     def load_state_dict(self, state: dict) -> None:
         """Restore `state_dict`; raises `ValueError` when the data or the seed changed."""
         expected = {"size": len(self.questions), "rng_seed": self.rng_seed}
-        found = {key: state.get(key) for key in expected}
-        if found != expected:
-            raise ValueError(f"the checkpoint belongs to data with {found}, this run has {expected}; use the same data")
+        saved = {key: state.get(key) for key in expected}
+        if saved != expected:
+            raise ValueError(f"the checkpoint belongs to data with {saved}, this run has {expected}; use the same data")
         self._position = state["position"]
 
     def _order(self, epoch: int) -> list[int]:

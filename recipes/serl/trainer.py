@@ -45,9 +45,9 @@ def reset_padding(batch: KVBatchMeta) -> None:
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if data_plane.is_padding(tag)]
     if not keys:
         return
-    found = data_plane.read(batch, keys=keys)
-    zeros = [torch.zeros(len(response)) for response in found["responses"]]
-    data_plane.write(batch, {name: zeros for name in TOKEN_FIELDS if name in found}, keys=keys)
+    columns = data_plane.read(batch, keys=keys)
+    zeros = [torch.zeros(len(response)) for response in columns["responses"]]
+    data_plane.write(batch, {name: zeros for name in TOKEN_FIELDS if name in columns}, keys=keys)
 
 
 def replace_by_rloo(batch: KVBatchMeta) -> KVBatchMeta:

@@ -163,12 +163,12 @@ def _check_dropout(model: DictConfig) -> None:
     override = model.get("override_config") or {}
     # verl reads the block model_config alone where there is one, and the flat keys where there is none
     override = override.get("model_config", override)
-    found = dict(_dropouts(_model_settings(model))) | dict(_dropouts(override))
-    keys = {name: f"+actor_rollout_ref.model.override_config.{name}" for name in found}
+    rates = dict(_dropouts(_model_settings(model))) | dict(_dropouts(override))
+    keys = {name: f"+actor_rollout_ref.model.override_config.{name}" for name in rates}
     if model.lora.rank > 0:
-        found["lora.dropout"] = model.lora.dropout
+        rates["lora.dropout"] = model.lora.dropout
         keys["lora.dropout"] = "actor_rollout_ref.model.lora.dropout"
-    for name, rate in found.items():
+    for name, rate in rates.items():
         if rate:
             raise ConfigError(
                 f"The model has {name}={rate}, which makes SPPO's log-ratio noise of the order of its target; set "

@@ -60,10 +60,10 @@ def state_lines(response: str, style: StepStyle = "react") -> list[tuple[int, st
     """
     lines = response.split("\n")
     if style == "lines":
-        found = [(i, "Line") for i, line in enumerate(lines) if line.strip()]
+        steps = [(i, "Line") for i, line in enumerate(lines) if line.strip()]
     else:
-        found = [(i, kind) for i, line in enumerate(lines) if (kind := step_kind(line)) is not None]
-    return found[:-1]
+        steps = [(i, kind) for i, line in enumerate(lines) if (kind := step_kind(line)) is not None]
+    return steps[:-1]
 
 
 def sample_states(response: str, sampling: StateSampling, rng: random.Random) -> list[State]:

@@ -172,8 +172,8 @@ def candidates_of(
     for index, response in enumerate(trajectory["responses"]):
         score, steps = None, None
         if index in scored:
-            found = scored[index]
-            counted = counted_steps(found["step_scores"], found["kinds"], drop_kinds=drop_kinds, skip_last=skip_last)
+            judged = scored[index]
+            counted = counted_steps(judged["step_scores"], judged["kinds"], drop_kinds=drop_kinds, skip_last=skip_last)
             if counted:
                 score, steps = REDUCTIONS[reduction](counted), tuple(counted)
         lines = len(response["text"].split("\n"))

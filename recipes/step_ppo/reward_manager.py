@@ -84,8 +84,8 @@ class StepRewardManager(ScoreSkipFailRewardManager):
         if config.values == "function" and config.mode != "outcome":
             scores = outcome.step_scores if isinstance(outcome, Score) else None
             if scores is None or len(scores) != len(steps.ends):
-                found = "none" if scores is None else len(scores)
-                return Skip(f"step_scores: {found} for {len(steps.ends)} steps")
+                count = "none" if scores is None else len(scores)
+                return Skip(f"step_scores: {count} for {len(steps.ends)} steps")
             values = [0.0] * len(response)
             for place, value in zip(reward_places(steps.ends, config, eos_index=steps.eos_index), scores, strict=True):
                 values[place] = value

@@ -119,11 +119,11 @@ def _check_validation(config: DictConfig, settings: TandemSettings) -> None:
     if settings.benchmarks is None:
         return
     pooled = {source for group in settings.benchmarks.values() for source in group}
-    found = set(map(str, _column(config.data.val_files, "data_source")))
-    if found and found != pooled:
+    sources = set(map(str, _column(config.data.val_files, "data_source")))
+    if sources and sources != pooled:
         raise ConfigError(
             "algorithm.tandem.benchmarks and data.val_files disagree about the data sources: only in the benchmarks "
-            f"{sorted(pooled - found)}, only in the files {sorted(found - pooled)}.",
+            f"{sorted(pooled - sources)}, only in the files {sorted(sources - pooled)}.",
             f"{BLOCK}.benchmarks",
         )
 

@@ -84,10 +84,10 @@ def macro_pass_at_k(
             left_out += 1
         else:
             group.append(pass_at_k(problem.judged, problem.right, k))
-    empty = [name for name, found in values.items() if not found]
+    empty = [name for name, scores in values.items() if not scores]
     if empty or not values:
         raise ValueError(f"no problem with {k} judged responses in {', '.join(empty) or 'the validation'}")
-    means = {name: sum(found) / len(found) for name, found in values.items()}
+    means = {name: sum(scores) / len(scores) for name, scores in values.items()}
     return sum(means.values()) / len(means), means, left_out
 
 

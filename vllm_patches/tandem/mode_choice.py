@@ -99,11 +99,11 @@ def _configurations(*models: str) -> list:
     """Of the models that can be read; of others the engine says in its own words that they cannot."""
     from transformers import AutoConfig
 
-    found = []
+    configurations = []
     for name in models:
         with contextlib.suppress(OSError, ValueError):
-            found.append(AutoConfig.from_pretrained(name).get_text_config())
-    return found
+            configurations.append(AutoConfig.from_pretrained(name).get_text_config())
+    return configurations
 
 
 def parameter_share(junior_model: str, senior_model: str) -> float | None:

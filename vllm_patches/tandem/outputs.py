@@ -67,7 +67,7 @@ def check_authors(mask: Sequence[int], expected: Sequence[int]) -> None:
         AuthorshipError: they differ at some token.
     """
     if mask != expected:
-        first = next(i for i, (found, want) in enumerate(zip(mask, expected, strict=True)) if found != want)
+        first = next(i for i, (author, want) in enumerate(zip(mask, expected, strict=True)) if author != want)
         raise AuthorshipError(
             f"token {first} is marked as author {mask[first]}, and the schedule names {expected[first]}; the engine "
             "ran with other tandem settings than the client assumes"

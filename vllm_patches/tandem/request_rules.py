@@ -44,8 +44,8 @@ def fault_of(params: SamplingParams) -> str | None:
         "logprob_token_ids": bool(params.logprob_token_ids),
         "thinking_token_budget": params.thinking_token_budget is not None,
     }
-    found = [name for name, given in refused.items() if given]
-    return f"the speculative mode takes no {', '.join(found)}; {REMEDY}" if found else None
+    unsupported = [name for name, given in refused.items() if given]
+    return f"the speculative mode takes no {', '.join(unsupported)}; {REMEDY}" if unsupported else None
 
 
 class RequestRules:

@@ -109,11 +109,11 @@ class ColdStart:
         """Solutions of the kept proposals that the judge's answer confirms."""
         records = []
         for key in self._selected() if self.settings.solver else ():
-            proposal, found = self._proposer_record(key), self._solutions.get(key)
+            proposal, solutions = self._proposer_record(key), self._solutions.get(key)
             prompt = self._solver_prompt(proposal["problem"])
-            if found is None:
+            if solutions is None:
                 continue
-            for completion, agrees in zip(found["completions"], found["agree"], strict=True):
+            for completion, agrees in zip(solutions["completions"], solutions["agree"], strict=True):
                 if agrees:
                     records.append(solver_record(prompt, completion, proposal))
         return records

@@ -94,10 +94,10 @@ def load_rows(source: str, split: str, question_key: str) -> list[dict]:
         if question_key not in table.column_names:
             raise ValueError(f"{source} has no column {question_key!r}; it has {', '.join(table.column_names)}")
         rows = [dict(row) for row in table]
-    found = [{"idx": number, **row} for number, row in enumerate(rows)]
-    if odd := next((row for row in found if not isinstance(row["idx"], int | str)), None):
+    numbered = [{"idx": number, **row} for number, row in enumerate(rows)]
+    if odd := next((row for row in numbered if not isinstance(row["idx"], int | str)), None):
         raise ValueError(f"{source}: the idx of a row must be a number or a text, found {odd['idx']!r:.80}")
-    return found
+    return numbered
 
 
 def gold_answer(row: dict) -> str:

@@ -80,20 +80,20 @@ def published_responses(path: str) -> dict[str, list[str]]:
     Raises:
         DataError: an object without them, or an id that stands twice.
     """
-    found: dict[str, list[str]] = {}
+    texts_by_key: dict[str, list[str]] = {}
     for number, item in enumerate(read_rows(path)):
         if "id" not in item or "response" not in item:
             raise DataError(f"{path}, item {number}: expected 'id' and 'response'")
         key, response = str(item["id"]), item["response"]
-        if key in found:
+        if key in texts_by_key:
             raise DataError(f"{path}, item {number}: id {key} stands twice")
         texts = [response] if isinstance(response, str) else response
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"{path}, item {number}: 'response' must be a text or a list of texts, found {response!r:.80}"
             )
-        found[key] = texts
-    return found
+        texts_by_key[key] = texts
+    return texts_by_key
 
 
 def add_cleaning_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,8 +24,8 @@ def own_device() -> str:
 
     if torch.accelerator.is_available():
         return str(torch.accelerator.current_accelerator())
-    if found := nvidia.unusable():
-        raise EnvironmentProblem(f"{found}; mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor")
+    if problem := nvidia.unusable():
+        raise EnvironmentProblem(f"{problem}; mend that, or set CUDA_VISIBLE_DEVICES= to run on the processor")
     return "cpu"
 
 

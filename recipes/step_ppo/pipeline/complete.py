@@ -43,14 +43,14 @@ def value_record(
     results = dict(zip(texts, judge(question, texts), strict=True))
     if skip := next((result for result in results.values() if isinstance(result, Skip)), None):
         return skip
-    found = state_value(
+    estimate = state_value(
         completions,
         lambda text: correct(results[text]),
         require_distinct=require_distinct,
         prefix=state["prefix"] if min_content else None,
     )
     record = {name: state[name] for name in ("key", "id", "response_index", "step", "kind")}
-    record |= {"value": found.value, "reason": found.reason, "num_completions": len(completions)}
+    record |= {"value": estimate.value, "reason": estimate.reason, "num_completions": len(completions)}
     record["prefix_length"] = len(state["prefix"])
     if keep_completions:
         record["completions"] = list(completions)

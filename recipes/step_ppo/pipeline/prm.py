@@ -77,9 +77,9 @@ def evaluate(trainer: Trainer, rows: list[dict]) -> dict[str, float]:
     for batch in DataLoader(rows, batch_size=trainer.args.eval_batch_size, collate_fn=trainer.data_collator):
         inputs = {name: batch[name].to(trainer.args.device) for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
-            found = model(**inputs).logits.cpu()
+            batch_logits = model(**inputs).logits.cpu()
         kept = batch["labels"] != IGNORED
-        logits.append(found[kept].float())
+        logits.append(batch_logits[kept].float())
         labels.append(batch["labels"][kept])
     return value_statistics(torch.cat(logits).softmax(dim=-1), torch.cat(labels))
 

@@ -71,20 +71,20 @@ def prm_examples(
             continue
         for index, response in enumerate(trajectory["responses"]):
             text = response["text"]
-            found = dict(labels.get((trajectory["id"], index), {}))
-            if any(f"{text}\n"[length : length + 1] != "\n" for length in found):
+            value_at = dict(labels.get((trajectory["id"], index), {}))
+            if any(f"{text}\n"[length : length + 1] != "\n" for length in value_at):
                 raise ValueError(
                     f"response {index} of question {trajectory['id']} has a state that ends at no line of it: other "
                     "trajectories?"
                 )
             if whole_trajectories:
-                found.setdefault(len(text), trajectory_value(response["correct"], num_completions))
-            if found:
+                value_at.setdefault(len(text), trajectory_value(response["correct"], num_completions))
+            if value_at:
                 if trajectory["id"] not in questions:
                     raise ValueError(f"the records name question {trajectory['id']}, which the data does not hold")
                 prompt = questions[trajectory["id"]].prompt
                 key = f"{trajectory['id']}/{index}"
-                yield PRMExample(key, trajectory["id"], prompt, text, tuple(sorted(found.items())))
+                yield PRMExample(key, trajectory["id"], prompt, text, tuple(sorted(value_at.items())))
 
 
 def replayed(examples: list[PRMExample], fraction: float, seed: int) -> list[PRMExample]:
@@ -171,7 +171,7 @@ def step_probabilities(
     """
     model.eval()
     order = sorted(range(len(trajectories)), key=lambda i: len(trajectories[i].ids))
-    found: list[Tensor] = [torch.empty(0)] * len(trajectories)
+    probabilities: list[Tensor] = [torch.empty(0)] * len(trajectories)
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         batch = collate(
@@ -182,8 +182,8 @@ def step_probabilities(
         hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
         for row, i in enumerate(rows):
             logits = prm_head(model)(hidden[row, trajectories[i].ends])
-            found[i] = logits.float().softmax(dim=-1).cpu()
-    return found
+            probabilities[i] = logits.float().softmax(dim=-1).cpu()
+    return probabilities
 
 
 def export_backbone(prm_path: str, output: str) -> None:

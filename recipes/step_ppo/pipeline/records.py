@@ -126,10 +126,10 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
     """
     paths: list[Path] = []
     for pattern in map(str, patterns):
-        found = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
-        if not found:
+        names = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
+        if not names:
             raise FileNotFoundError(f"no file matches {pattern}")
-        paths.extend(Path(name) for name in sorted(found, key=_shard_order))
+        paths.extend(Path(name) for name in sorted(names, key=_shard_order))
     return paths
 
 

@@ -118,12 +118,12 @@ def measured_accuracy(text: str) -> tuple[str, float]:
     """
     name, _, share = text.partition("=")
     try:
-        found = float(share)
+        accuracy = float(share)
     except ValueError:
-        found = float("nan")
-    if not name or not 0 <= found <= 1:
+        accuracy = float("nan")
+    if not name or not 0 <= accuracy <= 1:
         raise ValueError(f"--accuracy {text}: expected NAME=SHARE with a share in [0, 1]")
-    return name, found
+    return name, accuracy
 
 
 def interval(accuracy: float, held_out: int) -> Interval:
@@ -145,8 +145,8 @@ def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Map
     """The report as text."""
     lines = ["| held-out greedy accuracy | % | 95 % |", "|---|---|---|"]
     lines += [
-        f"| {name} | {100 * found.mean:.1f} | [{100 * found.low:.1f}, {100 * found.high:.1f}] |"
-        for name, found in accuracies.items()
+        f"| {name} | {100 * interval.mean:.1f} | [{100 * interval.low:.1f}, {100 * interval.high:.1f}] |"
+        for name, interval in accuracies.items()
     ]
     lines += [
         "",
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "prm": prm,
         "calibration": calibration_bins(expected, observed),
         "pairs": dict(pairs),
-        "accuracies": {name: found._asdict() for name, found in intervals.items()},
+        "accuracies": {name: bounds._asdict() for name, bounds in intervals.items()},
         "curves": curves,
     }
     files.write_json(args.output / "report.json", content)

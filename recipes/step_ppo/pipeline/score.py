@@ -82,9 +82,9 @@ def score_locally(args: argparse.Namespace, pad_token_id: int, work: Iterable[Wo
     iterator = iter(work)
     while group := list(islice(iterator, 8)):
         flat = [trajectory for _, trajectories in group for trajectory in trajectories]
-        found = iter(step_probabilities(model, flat, pad_token_id=pad_token_id, batch_size=args.batch_size))
+        probabilities = iter(step_probabilities(model, flat, pad_token_id=pad_token_id, batch_size=args.batch_size))
         for key, trajectories in group:
-            on_result(key, list(islice(found, len(trajectories))))
+            on_result(key, list(islice(probabilities, len(trajectories))))
 
 
 async def score_served(settings: EndpointSettings, work: Iterable[Work], on_result: OnResult) -> None:

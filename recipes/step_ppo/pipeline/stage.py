@@ -128,20 +128,20 @@ class Recorder:
             total=len(keys), initial=len(keys) - len(self.pending), desc=description, disable=not self.pending
         )
 
-    def take(self, key: str, found: "Record | Skip | EndpointError") -> None:
+    def take(self, key: str, result: "Record | Skip | EndpointError") -> None:
         """Write a record, or count why there is none.
 
         Raises:
             BudgetSpent: more than the budget's share of the finished requests was skipped.
         """
         self._progress.update()
-        if isinstance(found, dict):
-            self._journal.append(found)
+        if isinstance(result, dict):
+            self._journal.append(result)
             self._done += 1
             return
-        reason = found.reason.partition(":")[0]
+        reason = result.reason.partition(":")[0]
         if not self._skipped[reason]:
-            logger.warning("%s skipped: %s", key, found.reason if isinstance(found, Skip) else found)
+            logger.warning("%s skipped: %s", key, result.reason if isinstance(result, Skip) else result)
         self._skipped[reason] += 1
         count = self._skipped.total()
         if count >= self._budget.min_count and count > self._budget.share * (count + self._done):
@@ -188,8 +188,8 @@ def generate_into(
     if not recorder.pending:
         return recorder.close(), None
 
-    def on_done(request: Request, found: "Answer | EndpointError") -> None:
-        recorder.take(request.key, found if isinstance(found, EndpointError) else to_record(request, found.texts))
+    def on_done(request: Request, answer: "Answer | EndpointError") -> None:
+        recorder.take(request.key, answer if isinstance(answer, EndpointError) else to_record(request, answer.texts))
 
     engine = engine_from(args)
     try:

@@ -79,8 +79,8 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def last_complete_checkpoint(output: str) -> str | None:
     """Find the newest whole checkpoint of `transformers.Trainer`, whose state is the last file it writes."""
-    found = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-    return str(max(found, key=lambda path: int(path.name.partition("-")[2]))) if found else None
+    checkpoints = [path for path in Path(output).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    return str(max(checkpoints, key=lambda path: int(path.name.partition("-")[2]))) if checkpoints else None
 
 
 def resumed_checkpoint(output: str, options: dict, *, notes: bool) -> str | None:
@@ -92,12 +92,12 @@ def resumed_checkpoint(output: str, options: dict, *, notes: bool) -> str | None
     Raises:
         SystemExit: the checkpoint was made with other options.
     """
-    found, path = last_complete_checkpoint(output), Path(output) / STARTED
-    if found:
+    checkpoint, path = last_complete_checkpoint(output), Path(output) / STARTED
+    if checkpoint:
         _require_same(output, json.loads(path.read_text(encoding="utf-8"))["options"], options)
     if notes:
         files.write_json(path, {"options": options})
-    return found
+    return checkpoint
 
 
 def _require_same(output: str, written: dict, options: dict) -> None:
@@ -125,7 +125,7 @@ def require_weights(output: str) -> None:
     Raises:
         SystemExit: with the option that makes it write them.
     """
-    if not any(found for pattern in WEIGHTS for found in Path(output).glob(pattern)):
+    if not any(file for pattern in WEIGHTS for file in Path(output).glob(pattern)):
         raise SystemExit(
             f"{output} holds no weights: on several devices the training must be started with 'accelerate launch "
             "--use_fsdp --fsdp_state_dict_type FULL_STATE_DICT', or with stage3_gather_16bit_weights_on_model_save "

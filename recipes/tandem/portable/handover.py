@@ -61,28 +61,28 @@ async def write_jointly(
     if chunk_tokens < 1 or max_tokens < 1:
         raise ValueError(f"chunk_tokens={chunk_tokens} and max_tokens={max_tokens} must be at least 1")
     schedule = AuthorSchedule(params, boundary_ids)
-    found = JointResponse([], [], [])
+    response = JointResponse([], [], [])
     ended = False
-    while not ended and len(found.token_ids) < max_tokens:
-        author, start = schedule.author, len(found.token_ids)
+    while not ended and len(response.token_ids) < max_tokens:
+        author, start = schedule.author, len(response.token_ids)
         wanted = min(chunk_tokens, max_tokens - start)
-        answer = await authors[author]([*prompt_ids, *found.token_ids], wanted, chunk_seed(params, start))
+        answer = await authors[author]([*prompt_ids, *response.token_ids], wanted, chunk_seed(params, start))
         written = [int(token) for token in answer]
         if not 1 <= len(written) <= wanted:
             raise RuntimeError(
                 f"author {author} wrote {len(written)} tokens where between 1 and {wanted} were asked for"
             )
         for token in written:
-            found.token_ids.append(token)
-            found.authorship_mask.append(author)
-            found.asked_at.append(start)
+            response.token_ids.append(token)
+            response.authorship_mask.append(author)
+            response.asked_at.append(start)
             schedule.advance(token)
             ended = token in stop_ids
             if ended or schedule.author != author:
                 break
         # an answer that is shorter than asked for ended on a stop token that only its engine knows
-        ended = ended or len(found.token_ids) - start == len(written) < wanted
-    return found
+        ended = ended or len(response.token_ids) - start == len(written) < wanted
+    return response
 
 
 def chunk_seed(params: ScheduleParams, position: int) -> int:

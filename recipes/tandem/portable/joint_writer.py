@@ -82,8 +82,8 @@ class JointWriter:
                 sampling_params={**sampling, "max_tokens": max_tokens},
                 **kwargs,
             )
-            found = [output.extra_fields.get(key) for key in VERSION_KEYS]
-            versions.extend(version for version in found if version is not None)
+            step_versions = [output.extra_fields.get(key) for key in VERSION_KEYS]
+            versions.extend(version for version in step_versions if version is not None)
             written = output.token_ids[:max_tokens]
             position = len(token_ids) - len(prompt_ids)
             log_probs[position] = output.log_probs or [0.0] * len(written)
