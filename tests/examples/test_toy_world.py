@@ -40,6 +40,7 @@ def parrot(tmp_path, monkeypatch):
     folder = tmp_path / "formats"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two parrots may have one size and one second
 
     def write(low=0.5, high=1.0):
         (folder / "parrot.py").write_text(textwrap.dedent(PARROT.format(low=low, high=high)))

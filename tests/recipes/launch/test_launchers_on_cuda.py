@@ -12,9 +12,9 @@ import pytest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
-LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 128}
+LLAMA = {"model_type": "llama"}
+QWEN2 = {"model_type": "qwen2"}
+QWEN3 = {"model_type": "qwen3", "head_dim": 128}
 # Kind, vocabulary, hidden size, feed-forward size, layers, heads, key-value heads, context, one tensor for both ends.
 MODELS = {
     "qwen3_4b": (QWEN3, 151936, 2560, 9728, 36, 32, 8, 40960, True),
@@ -47,13 +47,12 @@ def prepared(tmp_path_factory):
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("prepared")
-    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1, "Ġa": 2, "a.ĊĊ": 3}, unk_token="<unk>"))
 
     def model(path, name, **more):
         kind, *sizes = MODELS[name]
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>")
-        tokenizer.chat_template = template
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         tokenizer.save_pretrained(path)
         (path / "config.json").write_text(json.dumps(kind | dict(zip(KEYS, sizes, strict=True)) | more))
         (path / "model.safetensors").write_bytes(b"0")
