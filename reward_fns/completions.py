@@ -62,9 +62,9 @@ def _completion(choice: Mapping[str, Any]) -> Completion:
     if not isinstance(text, str):
         raise TypeError(f"expected a text, found {text!r:.80}")
     log_probs = choice.get("logprobs") or {}
-    by_token = log_probs.get("token_logprobs")
+    values = log_probs.get("token_logprobs")
     if log_probs.get("content") is not None:
-        by_token = [token["logprob"] for token in log_probs["content"]]
+        values = [token["logprob"] for token in log_probs["content"]]
     token_ids = choice.get("token_ids")
     thinking = message.get("reasoning_content") or message.get("reasoning")
     return Completion(
@@ -72,7 +72,7 @@ def _completion(choice: Mapping[str, Any]) -> Completion:
         str(choice.get("finish_reason")),
         choice.get("stop_reason"),
         None if token_ids is None else tuple(token_ids),
-        None if by_token is None else tuple(by_token),
+        None if values is None else tuple(values),
         thinking if isinstance(thinking, str) and thinking else None,
         bool(message.get("refusal")) or choice.get("finish_reason") == "content_filter",
     )

@@ -311,10 +311,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if ok else 1
     for name, findings in nodes.items():
         print(name)
-        for line in findings:
+        for finding in findings:
             print(
-                f"  {line.state:8}{line.area:10} {line.item}: {line.detail}"
-                + (f" -> {line.remedy}" if line.remedy else "")
+                f"  {finding.state:8}{finding.area:10} {finding.item}: {finding.detail}"
+                + (f" -> {finding.remedy}" if finding.remedy else "")
             )
     print("All is well." if ok else f"Not fit to run. Failures: {states.count(FAILURE)}.")
     return 0 if ok else 1

@@ -38,8 +38,8 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau_low < self.tau_high:
-            given = f"got {self.tau_low} and {self.tau_high}"
-            raise ConfigError(f"need 0 <= tau_low < tau_high, {given}", "pasodoble.round.tau_low")
+            bounds = f"got {self.tau_low} and {self.tau_high}"
+            raise ConfigError(f"need 0 <= tau_low < tau_high, {bounds}", "pasodoble.round.tau_low")
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def read_boundary_ids(source: str | Path | Iterable[int], vocab_size: int) -> fr
     ids = list(source)
     wrong = [i for i in ids if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < vocab_size]
     if wrong or not ids:
-        given = f"{wrong[0]!r} among them" if wrong else "an empty list"
-        raise ValueError(f"boundary_token_ids: expected token ids between 0 and {vocab_size - 1}, found {given}")
+        problem = f"{wrong[0]!r} among them" if wrong else "an empty list"
+        raise ValueError(f"boundary_token_ids: expected token ids between 0 and {vocab_size - 1}, found {problem}")
     return frozenset(ids)
 
 
