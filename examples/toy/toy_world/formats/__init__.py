@@ -11,6 +11,7 @@ FORMATS = {
     "pasodoble": "toy_world.formats.pasodoble",
     "letters": "toy_world.formats.letters",
     "letters_pasodoble": "toy_world.formats.letters_pasodoble",
+    "letters_serl": "toy_world.formats.letters_serl",
     "letters_two_styles": "toy_world.formats.letters_two_styles",
 }
 

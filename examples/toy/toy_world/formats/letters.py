@@ -33,13 +33,13 @@ def base_model() -> str:
     return os.environ.get("MODEL_PATH") or str(make(Path("outputs/smollm2")))
 
 
-def split(seed: int) -> Split:
+def split(seed: int, worked_share: float = WORKED_SHARE) -> Split:
     """Questions that stand once; those to train on and the held-out ones have no worked response."""
     rng = random.Random(f"letters {seed}")
     examples: dict[str, Example] = {}
     while len(examples) < TRAIN + TEST + LESSONS:
         letter, word = draw_word(rng)
-        examples.setdefault(ask(letter, word), example(letter, word, worked=rng.random() < WORKED_SHARE))
+        examples.setdefault(ask(letter, word), example(letter, word, worked=rng.random() < worked_share))
     found = list(examples.values())
     questions = [Example(one.prompt, "", one.ground_truth, one.extra_info) for one in found[LESSONS:]]
     return Split(train=questions[TEST:], test=questions[:TEST], lessons=found[:LESSONS])
