@@ -33,7 +33,7 @@ RECIPE = Recipe(
     keeps_state=True,
     prepare={
         "data/serl/": "python -m recipes.serl.seeds.prepare --model MODEL",
-        "toy_letters/": "python examples/toy/make.py --format letters --out outputs/toy_letters",
+        "toy_letters_serl/": "python examples/toy/make.py --format letters_serl --out outputs/toy_letters_serl",
         "toy_serl/": "python examples/toy/make.py --format serl --out outputs/toy_serl",
     },
 )

@@ -8,7 +8,7 @@ import pytest
 import smollm2
 from omegaconf import OmegaConf
 from toy_world.build import content_key
-from toy_world.formats import letters, letters_pasodoble, letters_two_styles
+from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_two_styles
 from toy_world.warm_up import Schedule
 
 from recipes.pasodoble import config as pasodoble_config
@@ -29,6 +29,12 @@ def test_every_demonstration_is_right_and_a_third_counts(split):
         assert letters.grade(one.response, one.ground_truth) and score(one.response, one.ground_truth).value == 1.0
     worked = sum("\n" in one.response for one in split.lessons) / len(split.lessons)
     assert abs(worked - letters.WORKED_SHARE) < 0.03
+
+
+def test_serl_starts_with_more_of_the_habit_that_is_right(split):
+    more = letters_serl.split(seed=0)
+    assert abs(sum("\n" in one.response for one in more.lessons) / len(more.lessons) - 0.5) < 0.03
+    assert [one.prompt for one in more.test] == [one.prompt for one in split.test]
 
 
 def test_no_question_stands_twice_and_those_to_train_on_have_no_response(split):
