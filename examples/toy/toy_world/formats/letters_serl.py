@@ -4,7 +4,7 @@ from toy_world.formats import Split, letters
 
 DATA_SOURCE, ABILITY, grade, base_model = letters.DATA_SOURCE, letters.ABILITY, letters.grade, letters.base_model
 MAX_RESPONSE_TOKENS, SCHEDULE, write_more = letters.MAX_RESPONSE_TOKENS, letters.SCHEDULE, letters.write_more
-BAND = (0.2, 0.8)
+BAND = (letters.BAND[0], 0.8)
 WORKED_SHARE = 0.5
 
 
