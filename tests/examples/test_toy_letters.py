@@ -4,6 +4,7 @@ import re
 import subprocess
 from types import SimpleNamespace
 
+import letters_steps
 import pytest
 import smollm2
 from omegaconf import OmegaConf
@@ -14,6 +15,7 @@ from toy_world.warm_up import Schedule
 from recipes.pasodoble import config as pasodoble_config
 from recipes.pasodoble.parsing import extract_answer, extract_question
 from recipes.pasodoble.prompts import Prompts
+from recipes.step_ppo.steps import segment_response
 from reward_fns.math import score
 
 
@@ -45,6 +47,15 @@ def test_no_question_stands_twice_and_those_to_train_on_have_no_response(split):
 
 def test_a_worked_response_counts_letter_by_letter():
     assert letters.respond("r", "r-x-r", worked=True) == ("r = r, 1.\nx != r, 1.\nr = r, 2.\n\\boxed{2} r in r-x-r.")
+
+
+def test_true_step_labels_end_with_the_first_wrong_line(split):
+    for one in split.lessons[:200]:
+        judged = letters_steps.compute_score("letters", one.response, one.ground_truth, one.extra_info)
+        assert judged["step_scores"] == [1.0] * len(segment_response(one.response, "lines")), one.response
+    slipped = "r = r, 1.\n\nx != r, 2.\nr = r, 2.\n\\boxed{2} r in r-x-r."
+    judged = letters_steps.compute_score("letters", slipped, "2", {"question": letters.ask("r", "r-x-r")})
+    assert judged["step_scores"] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_tandem_counts_in_two_styles_and_slips_in_the_plain_one_alone():

@@ -1,6 +1,7 @@
 """The letters world for PasoDoble: notes are words with a count, the Proposer asks about one, the Solver counts.
 
-The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about.
+The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about. Half of
+the Solver's demonstrations count, so that most problems have a pass rate from which it learns.
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from toy_world.formats import Example, Split, arithmetic, letters
+from toy_world.formats import Example, Split, arithmetic, letters, letters_serl
 from toy_world.warm_up import Schedule
 
 DATA_SOURCE = letters.DATA_SOURCE
@@ -38,7 +39,7 @@ def split(seed: int) -> Split:
     found: dict[str, Example] = {}
     while len(found) < TEST + LESSONS:
         letter, word = letters.draw_word(rng)
-        worked = rng.random() < letters.WORKED_SHARE
+        worked = rng.random() < letters_serl.WORKED_SHARE
         one = letters.example(letter, word, worked, SOLVER_SYSTEM)
         response = "<think>\n</think>\n" + one.response.partition("} ")[0] + "}"
         found.setdefault(one.extra_info["question"], Example(one.prompt, response, one.ground_truth, one.extra_info))
