@@ -198,31 +198,31 @@ class _Comparison:
     def _assigned(self, gold: Shape, pred_text: str, pred: Shape) -> bool | None:
         """The verdict where a side assigns values to distinct names; None where neither does."""
         asked = read_assignments(gold.items if gold.kind in ("list", "one") else ())
-        given = read_assignments(pred.items if pred.kind in ("list", "one") else ())
-        if asked is None and given is None:
+        answered = read_assignments(pred.items if pred.kind in ("list", "one") else ())
+        if asked is None and answered is None:
             return None
-        if any(side.out_of_order for side in (asked, given) if side) and not (asked and given):
+        if any(side.out_of_order for side in (asked, answered) if side) and not (asked and answered):
             return False
-        are_roots = all(side.are_roots for side in (asked, given) if side)
-        if asked and given:
-            if set(asked.names) == set(given.names):
-                value_of = dict(zip(given.names, given.values, strict=True))
+        are_roots = all(side.are_roots for side in (asked, answered) if side)
+        if asked and answered:
+            if set(asked.names) == set(answered.names):
+                value_of = dict(zip(answered.names, answered.values, strict=True))
                 return all(
                     self._same(value, value_of[name]) for name, value in zip(asked.names, asked.values, strict=True)
                 )
             if not are_roots:
                 return False
         values = asked.values if asked else gold.items
-        given_values = given.values if given else pred.items
+        given_values = answered.values if answered else pred.items
         if asked is None and not are_roots and shared_name(gold.items):
             return False
         if len(values) != len(given_values) or (asked is None and gold.kind not in ("list", "set", "()")):
             return None
-        if given is None and pred.kind not in ("list", "()"):
+        if answered is None and pred.kind not in ("list", "()"):
             return False
         if are_roots:
             return self._matching(values, given_values)
-        if _OR.search(pred_text) or (given is None and shared_name(given_values)):
+        if _OR.search(pred_text) or (answered is None and shared_name(given_values)):
             return False
         return all(self._same(a, b) for a, b in zip(values, given_values, strict=True))
 
@@ -242,28 +242,28 @@ class _Comparison:
 
     def _distinct(self, items: tuple[str, ...]) -> tuple[str, ...]:
         """A set's members, each once."""
-        kept: list[str] = []
+        distinct: list[str] = []
         for item in items:
-            if not any(self._same_member(other, item) for other in kept):
-                kept.append(item)
-        return tuple(kept)
+            if not any(self._same_member(other, item) for other in distinct):
+                distinct.append(item)
+        return tuple(distinct)
 
     def _matching(self, gold: Sequence[str], pred: Sequence[str]) -> bool:
         """Whether the parts can be paired off, whatever their order."""
-        left = list(pred)
+        unmatched = list(pred)
         hard = []
         for item in gold:
-            match = next((other for other in left if squeeze(other) == squeeze(item)), None)
+            match = next((other for other in unmatched if squeeze(other) == squeeze(item)), None)
             if match is None:
                 hard.append(item)
             else:
-                left.remove(match)
+                unmatched.remove(match)
         for item in hard:
-            match = next((other for other in left if self._same_member(item, other)), None)
+            match = next((other for other in unmatched if self._same_member(item, other)), None)
             if match is None:
                 return False
-            left.remove(match)
-        return not left
+            unmatched.remove(match)
+        return not unmatched
 
     def _same_expression(self, gold: str, pred: str) -> bool:
         if squeeze(gold) == squeeze(pred):

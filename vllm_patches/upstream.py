@@ -44,16 +44,16 @@ def problems(lock: Path, *features: str, module: str = "", digests: bool = True)
     return sentences
 
 
-def _fault(symbol: str, known: list[str], digests: bool) -> str | None:
-    by_parameters = known[0].startswith("(")
+def _fault(symbol: str, accepted: list[str], digests: bool) -> str | None:
+    by_parameters = accepted[0].startswith("(")
     try:
         present = reading(symbol, by_parameters)
     except (LookupError, OSError, SyntaxError) as error:
         return f"missing: {error}"
-    if present in known or not (digests or by_parameters):
+    if present in accepted or not (digests or by_parameters):
         return None
     kind = "parameters" if by_parameters else "code of digest"
-    return f"changed: {kind} {present}, known {'is' if len(known) == 1 else 'are'} {' '.join(known)}"
+    return f"changed: {kind} {present}, known {'is' if len(accepted) == 1 else 'are'} {' '.join(accepted)}"
 
 
 def reading(symbol: str, parameters: bool = False) -> str:
@@ -153,10 +153,10 @@ def update(lock: Path, feature: str | None = None, symbols: tuple[str, ...] = ()
     for name in (feature,) if feature else tuple(content["features"]):
         known_of = content["features"].setdefault(name, {})
         for symbol in symbols or tuple(known_of):
-            known = known_of.setdefault(symbol, [])
-            digest = reading(symbol, known[0].startswith("(") if known else parameters)
-            if digest not in known:
-                known.append(digest)
+            accepted = known_of.setdefault(symbol, [])
+            digest = reading(symbol, accepted[0].startswith("(") if accepted else parameters)
+            if digest not in accepted:
+                accepted.append(digest)
                 print(f"{name}: {symbol} {digest}")
         content["features"][name] = dict(sorted(known_of.items()))
     content["versions"] = {top: sorted({*versions, *_installed(top)}) for top, versions in content["versions"].items()}

@@ -1,4 +1,4 @@
-"""A verl reward function with true step labels for the letters world: a line is worth 1 while every line so far is right.
+"""True step labels for the letters world, as a reward function: a line is worth 1 while every line so far is right.
 
     python -m recipes.step_ppo.main scale=smollm2_135m preset=outcome step_ppo.reward.mode=difference \\
         step_ppo.reward.last_step=outcome step_ppo.reward.values=function \\

@@ -105,13 +105,13 @@ def _adapter(kind: Any) -> TypeAdapter:
 
 def _refuse_unknown(cls: type, block: Mapping[str, Any], name: str) -> None:
     """Refuse unknown keys at every level before reading values: a mistyped key often explains a missing one."""
-    known = [entry.name for entry in fields(cls)]
+    names = [entry.name for entry in fields(cls)]
     for key in block:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
             where = _dotted(name, key)
-            raise ConfigError(f"unknown key {where}{hint} (known: {', '.join(known)})", where)
+            raise ConfigError(f"unknown key {where}{hint} (known: {', '.join(names)})", where)
     kinds = get_type_hints(cls)
     for key, value in block.items():
         nested = next((kind for kind in _alternatives(kinds[key]) if is_dataclass(kind)), None)

@@ -226,8 +226,8 @@ def check_loggers(logger: str | Sequence[str] | None) -> None:
         raise ConfigError("trainer.logger=null: verl reads a list, as [console]", "trainer.logger")
     for name in [logger] if isinstance(logger, str) else logger:
         if name not in (*Tracking.supported_backend, "tracking"):
-            known = ", ".join(Tracking.supported_backend)
-            raise ConfigError(f"trainer.logger names {name!r}, verl has {known}", "trainer.logger")
+            backends = ", ".join(Tracking.supported_backend)
+            raise ConfigError(f"trainer.logger names {name!r}, verl has {backends}", "trainer.logger")
         if name in TRACKER_PACKAGES and importlib.util.find_spec(name) is None:
             raise EnvironmentProblem(f"trainer.logger names {name!r}, which is not installed")
 

@@ -140,15 +140,15 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
         with initialize_config_module(module, version_base=None):
             return _with_its_choices(compose(config_name=name, overrides=[path, *overrides], return_hydra_config=True))
     except (HydraException, OmegaConfBaseException) as error:
-        known: list[str] = []
+        known_keys: list[str] = []
         if "Could not override" in str(error):
             with initialize_config_module(module, version_base=None):
                 selections = [item for item in overrides if "." not in item.partition("=")[0]]
                 try:
-                    known = list(flatten(compose(config_name=name, overrides=[path, *selections])))
+                    known_keys = list(flatten(compose(config_name=name, overrides=[path, *selections])))
                 except (HydraException, OmegaConfBaseException):
-                    known = []
-        raise _refusal(error, known) from error
+                    known_keys = []
+        raise _refusal(error, known_keys) from error
 
 
 @cache

@@ -102,12 +102,12 @@ def _fit_engine(rollout: Any, shape: Any, key: str, typed: set[str]) -> None:
     with open_dict(rollout):
         if rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size == 1:
             engine.setdefault("distributed_executor_backend", "uni")
-        given = engine.get("kv_cache_memory_bytes")
-        if shape is not None and given and f"{key}.engine_kwargs.vllm.kv_cache_memory_bytes" not in typed:
+        configured = engine.get("kv_cache_memory_bytes")
+        if shape is not None and configured and f"{key}.engine_kwargs.vllm.kv_cache_memory_bytes" not in typed:
             size = 2 if rollout.dtype == "bfloat16" else 4
             token = 2 * shape.num_hidden_layers * shape.kv_heads * shape.head_dim * size
             needed = (rollout.max_num_seqs or 1) * (rollout.max_model_len or 1024) * token
-            engine.kv_cache_memory_bytes = max(given, min(KV_BYTES, needed))
+            engine.kv_cache_memory_bytes = max(configured, min(KV_BYTES, needed))
 
 
 def set_environment(real: bool) -> None:

@@ -116,11 +116,11 @@ class Engine(NamedTuple):
 def trained_model(shape: Shape, model: Any, fsdp: Any, tokens: int, config: Any, *, host: bool, head: bool) -> Model:
     """What one role takes, from its nodes of the config and the tokens of a micro-batch, padding included."""
     world, ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node, fsdp.get("fsdp_size") or -1
-    kept = BYTES.get(str(fsdp.model_dtype), 4) / (world if ranks < 0 else min(ranks, world))
+    bytes_each = BYTES.get(str(fsdp.model_dtype), 4) / (world if ranks < 0 else min(ranks, world))
     size = BYTES.get(str(OmegaConf.select(fsdp, "mixed_precision.param_dtype")), 2)
     base = shape.parameters - (0 if head or shape.tied else shape.embedding)
     adapters = shape.adapter_parameters(int(model.get("lora_rank") or 0))
-    weights, moments = kept * (base + adapters), 2 * kept * (adapters or base)
+    weights, moments = bytes_each * (base + adapters), 2 * bytes_each * (adapters or base)
     state = weights + 1.5 * moments
 
     sdpa = (model.get("override_config") or {}).get("attn_implementation") == "sdpa"
@@ -145,9 +145,9 @@ def rollout_engine(tree: Any, shape: Shape, device: int) -> Engine:
     rollout, models, held = tree.actor_rollout_ref.rollout, [shape], [shape]
     if tandem := ((rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("tandem_config"):
         models = [shape, shape_of(tandem.get("junior_model")) or shape]
-        given = {name: value for name, value in tandem.items() if value is not None}
-        known = given.keys() <= {field.name for field in fields(TandemConfig)}
-        shared = known and decide(TandemConfig(**given), tandem_senior(tree.actor_rollout_ref))[0]
+        options = {name: value for name, value in tandem.items() if value is not None}
+        readable = options.keys() <= {field.name for field in fields(TandemConfig)}
+        shared = readable and decide(TandemConfig(**options), tandem_senior(tree.actor_rollout_ref))[0]
         held = models[:1] if shared else models
     parallel, size = int(rollout.tensor_model_parallel_size), BYTES.get(str(rollout.dtype), 2)
     token = sum(2 * model.num_hidden_layers * model.kv_heads * model.head_dim for model in models)

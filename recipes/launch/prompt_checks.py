@@ -53,7 +53,7 @@ def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> 
     try:
         # verl prints a traceback for each row that it leaves out.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            every, kept = read(filter_overlong_prompts=False), read()
+            every, short_enough = read(filter_overlong_prompts=False), read()
             prompt = every[0]["raw_prompt"]
     except Exception as error:  # whatever pyarrow, datasets or verl raises says what is wrong with the files
         told = " ".join(str(error).split())[:300] or type(error).__name__
@@ -67,4 +67,4 @@ def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> 
         why = " ".join(str(error).split())[:200] or type(error).__name__
         if not getattr(tokenizer, "chat_template", None):
             why = "the tokenizer has no chat template: take an instruct model, or a tokenizer with one"
-    return len(every), len(kept), why
+    return len(every), len(short_enough), why

@@ -139,14 +139,14 @@ def cut_back(records: Path, step: int) -> None:
     """
     if not records.is_file():
         return
-    kept = []
+    lines = []
     for line in records.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(f"{line}\n")
+                lines.append(f"{line}\n")
         except (ValueError, KeyError, TypeError):
             continue
-    write(records, "".join(kept))
+    write(records, "".join(lines))
 
 
 def history_file(metrics: Path) -> Path:
@@ -186,12 +186,12 @@ def carry_metrics_over(metrics: Path, step: int, measured: Mapping[str, float] |
     Returns:
         Whether that was needed.
     """
-    kept = _lines(history_file(metrics), metrics, last_step=step)
-    needed = bool(measured) and step > 0 and step not in kept
+    earlier = _lines(history_file(metrics), metrics, last_step=step)
+    needed = bool(measured) and step > 0 and step not in earlier
     if needed:
-        kept[step] = {"step": step, "data": dict(measured or {})}
-    if kept:
-        _write_lines(history_file(metrics), kept)
+        earlier[step] = {"step": step, "data": dict(measured or {})}
+    if earlier:
+        _write_lines(history_file(metrics), earlier)
     else:
         history_file(metrics).unlink(missing_ok=True)
     return needed

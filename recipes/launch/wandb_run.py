@@ -26,9 +26,9 @@ def keep_run_id(directory: Path, step: int) -> str:
         step: from which the run resumes, 0 for a new one.
     """
     path = directory / FILE
-    known = path.read_text(encoding="utf-8").strip() if step > 0 and path.is_file() else ""
-    run_id = os.environ.get("WANDB_RUN_ID") or known or secrets.token_hex(4)
-    if run_id != known:
+    stored = path.read_text(encoding="utf-8").strip() if step > 0 and path.is_file() else ""
+    run_id = os.environ.get("WANDB_RUN_ID") or stored or secrets.token_hex(4)
+    if run_id != stored:
         files.write(path, f"{run_id}\n")
     os.environ["WANDB_RUN_ID"] = run_id
     os.environ.setdefault("WANDB_RESUME", "allow")

@@ -185,8 +185,8 @@ def filter_instruction(text: str, *, lowercase_like_reference: bool = False) -> 
     `lowercase_like_reference` only returns the text with everything but its first letter lower-cased, as the original
     does, which turns `$ABC$` into `$abc$` and `\\Delta` into `\\delta`.
     """
-    kept = _SPACE.sub(" ", text).strip()
-    judged = kept.capitalize()
+    spaced = _SPACE.sub(" ", text).strip()
+    judged = spaced.capitalize()
     if not judged:
         return None, "empty"
     n_words = len(judged.split())
@@ -202,4 +202,4 @@ def filter_instruction(text: str, *, lowercase_like_reference: bool = False) -> 
         return None, "leading_punctuation"
     if not judged[0].isascii():
         return None, "leading_non_ascii"
-    return (judged if lowercase_like_reference else kept), None
+    return (judged if lowercase_like_reference else spaced), None

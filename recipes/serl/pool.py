@@ -60,8 +60,8 @@ class RougeIndex:
         Raises:
             ValueError: more distinct tokens than there are code points.
         """
-        known = self._code_points
-        encoded = "".join([known.setdefault(token, chr(len(known) + 1)) for token in tokenize(text, self._convention)])
+        codes = self._code_points
+        encoded = "".join([codes.setdefault(token, chr(len(codes) + 1)) for token in tokenize(text, self._convention)])
         if len(self) == len(self._lengths):
             self._lengths = np.resize(self._lengths, 2 * len(self))
         self._lengths[len(self)] = len(encoded)

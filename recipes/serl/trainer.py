@@ -132,13 +132,13 @@ class SerlTrainer(SerlRun):
 
     def _collect(self, n_prompts: int) -> Collection:
         multiple = self._prompts_per_update()
-        left = self.schedule.prompts_left(self.trained_prompts)
+        prompts_left = self.schedule.prompts_left(self.trained_prompts)
         return collect(
             self.source,
             self._answer,
             self.journal,
             step=self.global_steps,
-            target=min(n_prompts, math.ceil(left / multiple) * multiple),
+            target=min(n_prompts, math.ceil(prompts_left / multiple) * multiple),
             round_size=n_prompts,
             multiple=multiple,
             bounds=self.settings.reward_difficulty_bounds,

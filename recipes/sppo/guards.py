@@ -124,11 +124,11 @@ def _check_iterations(config: DictConfig, settings: SppoSettings) -> None:
     optim, updates = actor.optim, updates_per_step(config)
     warmup = optim.lr_warmup_steps > 0 or optim.lr_warmup_steps_ratio > 0
     if optim.get("optimizer_impl") == ITERATION_OPTIMIZER:
-        given = (optim.override_optimizer_config or {}).get("updates_per_iteration")
-        if given != updates:
+        configured = (optim.override_optimizer_config or {}).get("updates_per_iteration")
+        if configured != updates:
             raise ConfigError(
                 f"A step has {updates} optimiser updates; set actor_rollout_ref.actor.optim.override_optimizer_config."
-                f"updates_per_iteration to that, found {given}.",
+                f"updates_per_iteration to that, found {configured}.",
                 "actor_rollout_ref.actor.optim.override_optimizer_config.updates_per_iteration",
             )
         if warmup or optim.lr_scheduler_type != "constant":

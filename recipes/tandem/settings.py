@@ -90,9 +90,9 @@ def canonical_settings(section: Mapping[str, Any]) -> tuple[dict[str, Any], list
     if not isinstance(section, Mapping):
         raise ConfigError(f"{SECTION} is {type(section).__name__}; expected a block of settings.", KEY)
     settings = {key: value for key, value in section.items() if value is not None and key not in _PUBLISHED}
-    given = {key: value for key, value in section.items() if value is not None and key in _PUBLISHED}
+    published = {key: value for key, value in section.items() if value is not None and key in _PUBLISHED}
     notices = []
-    for name, value in given.items():
+    for name, value in published.items():
         if name == "enabled":
             if value is not True:
                 message = f"{SECTION}.enabled={value}: for a run without a junior use preset=grpo."
@@ -115,8 +115,8 @@ _PUBLISHED = {*ALIASES, *FOLLOWED, "enabled", JUNIOR_WEIGHT}
 
 def junior_weight(settings: TandemSettings, section: Mapping[str, Any]) -> float:
     """Return the loss weight of the junior's tokens; the published name in `tandem_config` wins over ours."""
-    given = section.get(JUNIOR_WEIGHT)
-    return settings.junior_token_loss_weight if given is None else float(given)
+    weight = section.get(JUNIOR_WEIGHT)
+    return settings.junior_token_loss_weight if weight is None else float(weight)
 
 
 def check_followed(section: Mapping[str, Any], rollout: Any) -> None:

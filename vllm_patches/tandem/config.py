@@ -126,8 +126,8 @@ class TandemConfig:
         """
         if not isinstance(settings, Mapping):
             raise ValueError(f"the tandem section is {type(settings).__name__}; expected a mapping of settings")
-        known = [field.name for field in dataclasses.fields(cls)]
-        _refuse_unknown(settings, known, "tandem setting")
+        names = [field.name for field in dataclasses.fields(cls)]
+        _refuse_unknown(settings, names, "tandem setting")
         if "junior_model" not in settings:
             raise ValueError("the tandem section names no junior_model; give the path or hub id of the frozen model")
         return cls(**settings)
@@ -146,12 +146,12 @@ class TandemConfig:
     @property
     def speculative_config(self) -> dict[str, Any]:
         """vLLM's ``speculative_config`` of the speculative mode: the junior as draft model."""
-        given = {"revision": self.junior_revision, "quantization": self.junior_quantization}
+        junior = {"revision": self.junior_revision, "quantization": self.junior_quantization}
         return {
             "method": "draft_model",
             "model": self.junior_model,
             "num_speculative_tokens": self.num_draft_tokens,
-        } | {name: value for name, value in given.items() if value is not None}
+        } | {name: value for name, value in junior.items() if value is not None}
 
     def boundary_sets(self, tokenizer, vocab_size: int) -> BoundarySets:
         """Both boundary sets; ``boundary_token_ids`` replaces the one that ``selection_strategy`` reads.
@@ -167,8 +167,8 @@ class TandemConfig:
             raise ValueError(
                 f"boundary_token_ids is given, but strategy {self.selection_strategy!r} reads none; leave it out"
             )
-        given = read_boundary_ids(self.boundary_token_ids, vocab_size)
-        return dataclasses.replace(boundary_sets(tokenizer, needed=()), **{kind: given})
+        ids = read_boundary_ids(self.boundary_token_ids, vocab_size)
+        return dataclasses.replace(boundary_sets(tokenizer, needed=()), **{kind: ids})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,16 +200,16 @@ def request_settings(
     Raises:
         ValueError: an unknown key, or a value outside its range.
     """
-    given = check_request(extra)
-    resume_len = given.pop("resume_len", 0)
+    overrides = check_request(extra)
+    resume_len = overrides.pop("resume_len", 0)
     if resume_len > len(prompt_token_ids):
         raise ValueError(f"resume_len is {resume_len}, more than the {len(prompt_token_ids)} tokens of the prompt")
-    if "request" not in given:
+    if "request" not in overrides:
         prompt = _prompt_identity(prompt_token_ids[: len(prompt_token_ids) - resume_len])
-        given["request"] = prompt if sampling_seed is None else request_key(prompt, sampling_seed)
-    if given.get("selection_strategy", "word") != "word":
-        given.setdefault("word_align", "after")
-    return RequestSettings(dataclasses.replace(config.defaults, **given), resume_len)
+        overrides["request"] = prompt if sampling_seed is None else request_key(prompt, sampling_seed)
+    if overrides.get("selection_strategy", "word") != "word":
+        overrides.setdefault("word_align", "after")
+    return RequestSettings(dataclasses.replace(config.defaults, **overrides), resume_len)
 
 
 def check_request(extra: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -343,11 +343,11 @@ def vocab_size(config: TandemConfig) -> int:
     return junior.get_text_config().vocab_size
 
 
-def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+def _refuse_unknown(settings: Mapping[str, Any], names: Sequence[str], what: str) -> None:
     # Half of a surrogate pair in a key must not make the answer one that cannot be encoded.
-    unknown = sorted(str(key).encode("ascii", "backslashreplace").decode() for key in given if key not in known)
+    unknown = sorted(str(key).encode("ascii", "backslashreplace").decode() for key in settings if key not in names)
     if unknown:
-        raise ValueError(f"unknown {what} {', '.join(unknown)}; expected any of {', '.join(known)}")
+        raise ValueError(f"unknown {what} {', '.join(unknown)}; expected any of {', '.join(names)}")
 
 
 def _prompt_identity(token_ids: Sequence[int]) -> int:

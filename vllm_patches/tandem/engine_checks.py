@@ -133,13 +133,14 @@ def check_engine(config: TandemConfig, vllm_config) -> None:
 
 def _class_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
     """A scheduler of another kind sends no mask, caches blocks that one model lacks, or takes one token a step."""
-    mode, given = resolve_mode(config, vllm_config), names_in_line(vllm_config.scheduler_config.get_scheduler_cls())
+    mode = resolve_mode(config, vllm_config)
+    line = names_in_line(vllm_config.scheduler_config.get_scheduler_cls())
     speculates = mode == "speculative"
     wanted = SPECULATIVE_SCHEDULER if speculates else SCHEDULER
     return [
         (
-            wanted not in given or (SPECULATIVE_SCHEDULER in given) != speculates,
-            f"scheduler_cls is {given[0]}, and mode {mode!r} takes {wanted}: pass all that engine_arguments returns, "
+            wanted not in line or (SPECULATIVE_SCHEDULER in line) != speculates,
+            f"scheduler_cls is {line[0]}, and mode {mode!r} takes {wanted}: pass all that engine_arguments returns, "
             "or its flags",
         )
     ]

@@ -137,8 +137,8 @@ class RequestRules:
 
 def check_responses(sampling_params: SamplingParams) -> None:
     """Raise ValueError for faulty settings, or for several responses that would have the same authors."""
-    given = check_request((sampling_params.extra_args or {}).get(CONFIG_KEY))
-    if sampling_params.n > 1 and (sampling_params.seed is None or "request" in given):
+    settings = check_request((sampling_params.extra_args or {}).get(CONFIG_KEY))
+    if sampling_params.n > 1 and (sampling_params.seed is None or "request" in settings):
         raise ValueError(
             f"n is {sampling_params.n}, and all responses would draw the same author coins; set "
             "SamplingParams.seed and leave 'request' out, or send each response as a request of its own"
@@ -150,14 +150,14 @@ def check_responses(sampling_params: SamplingParams) -> None:
         )
 
 
-def _check_worker(given: str | type) -> None:
-    if given == WORKER:
+def _check_worker(worker_cls: str | type) -> None:
+    if worker_cls == WORKER:
         return
-    if isinstance(given, str):
-        module, _, name = given.rpartition(".")
-        given = getattr(importlib.import_module(module), name) if module else given
-    if WORKER not in names_in_line(given):
+    if isinstance(worker_cls, str):
+        module, _, name = worker_cls.rpartition(".")
+        worker_cls = getattr(importlib.import_module(module), name) if module else worker_cls
+    if WORKER not in names_in_line(worker_cls):
         raise TandemRefusedError(
-            f"worker_cls is {given}, and an engine with a tandem section takes {WORKER}: pass all that "
+            f"worker_cls is {worker_cls}, and an engine with a tandem section takes {WORKER}: pass all that "
             "engine_arguments returns, or its flags"
         )

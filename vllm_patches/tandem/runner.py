@@ -282,8 +282,8 @@ class TandemRunnerMixin:
         mixed[:, self._common_vocab_size :] = float("-inf")
         for rows, part in zip(rows_of, parts, strict=True):
             if part is not None:
-                known = part[:, : self._common_vocab_size].float()
-                mixed[torch.from_numpy(rows).to(self.device), : self._common_vocab_size] = known
+                common = part[:, : self._common_vocab_size].float()
+                mixed[torch.from_numpy(rows).to(self.device), : self._common_vocab_size] = common
         return mixed
 
     def _sample(self, logits, spec_decode_metadata):

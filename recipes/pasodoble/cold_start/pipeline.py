@@ -126,9 +126,9 @@ class ColdStart:
         solved = [text for solution in solutions for text in solution["completions"]]
         confirmed = sum(verdict["agrees"] for verdict in verdicts)
         agreeing = sum(sum(solution["agree"]) for solution in solutions)
-        kept = len(self._selected())
+        selected = len(self._selected())
         return {
-            "complete": kept == self.settings.records and (not self.settings.solver or len(solutions) == kept),
+            "complete": selected == self.settings.records and (not self.settings.solver or len(solutions) == selected),
             "proposer": {
                 "documents": len(self._proposals),
                 "completions": len(completions),
@@ -141,7 +141,7 @@ class ColdStart:
                 ),
                 "confirmed": confirmed,
                 "confirmed_share_of_judged": confirmed / len(verdicts) if verdicts else 0.0,
-                "kept": kept,
+                "kept": selected,
             },
             "solver": {
                 "questions": len(solutions),

@@ -32,14 +32,14 @@ def filter_by_agreement(rows: Sequence[dict], agreement: dict[int, float], *, lo
     Raises `ValueError` when a row has no agreement, or on bad bounds.
     """
     check_bounds(low, high)
-    kept = []
+    moderate = []
     for row in rows:
         if row["idx"] not in agreement:
             raise ValueError(f"no agreement is known for row {row['idx']}; answer all questions first")
         share = agreement[row["idx"]]
         if judge_difficulty(share, low=low, high=high) is None:
-            kept.append({**row, "agreement": share})
-    return kept
+            moderate.append({**row, "agreement": share})
+    return moderate
 
 
 def balance_levels(rows: Sequence[dict], n: int, *, level_key: str | None, seed: int = 42) -> list[dict]:
@@ -182,17 +182,17 @@ def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -
                 f"{cache} was measured with another {', '.join(differing)} ({earlier.get(differing[0])!r}, now "
                 f"{measured[differing[0]]!r}): remove it, or choose another --output-dir"
             )
-    known = {}
+    answered = {}
     for row in read_rows(path, "question"):
         if not isinstance(row.get("agreement"), int | float) or not isinstance(row.get("idx"), int | str):
             raise ValueError(f"{path} must hold lines with idx, question and agreement, found {row!r:.120}")
-        known[row["idx"]] = row
+        answered[row["idx"]] = row
     for row in rows:
-        if row["idx"] in known and known[row["idx"]]["question"] != row[options.question]:
+        if row["idx"] in answered and answered[row["idx"]]["question"] != row[options.question]:
             raise ValueError(
                 f"{path} belongs to other questions: row {row['idx']} differs; remove it or give the right one"
             )
-    return {idx: row["agreement"] for idx, row in known.items()}
+    return {idx: row["agreement"] for idx, row in answered.items()}
 
 
 def prepare(options: argparse.Namespace) -> dict[str, int]:

@@ -78,9 +78,9 @@ def evaluate(trainer: Trainer, rows: list[dict]) -> dict[str, float]:
         inputs = {name: batch[name].to(trainer.args.device) for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
             batch_logits = model(**inputs).logits.cpu()
-        kept = batch["labels"] != IGNORED
-        logits.append(batch_logits[kept].float())
-        labels.append(batch["labels"][kept])
+        is_labelled = batch["labels"] != IGNORED
+        logits.append(batch_logits[is_labelled].float())
+        labels.append(batch["labels"][is_labelled])
     return value_statistics(torch.cat(logits).softmax(dim=-1), torch.cat(labels))
 
 

@@ -55,7 +55,7 @@ def prm_examples(
         ValueError: a value of another K, a state that is no prefix of its trajectory, or an unknown question.
     """
     labels: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
-    known: set[str] = set()
+    valued_ids: set[str] = set()
     for record in values:
         if record["num_completions"] != num_completions:
             raise ValueError(
@@ -64,10 +64,10 @@ def prm_examples(
         if record["value"] is not None:
             if record["value"] > num_completions:
                 raise ValueError(f"{record['key']} has {record['value']} hits of {num_completions} completions")
-            known.add(record["id"])
+            valued_ids.add(record["id"])
             labels[record["id"], record["response_index"]][record["prefix_length"]] = record["value"]
     for trajectory in trajectories:
-        if trajectory["id"] not in known:
+        if trajectory["id"] not in valued_ids:
             continue
         for index, response in enumerate(trajectory["responses"]):
             text = response["text"]

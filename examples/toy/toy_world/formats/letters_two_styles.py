@@ -1,7 +1,7 @@
 """The letters world for tandem: the senior counts in two styles, of which the junior in ``junior/`` knows one.
 
-Every demonstration counts letter by letter. A third of the senior's has the words of `letters.respond`; three in four of them
-miscount, so that the outcome alone has a reason to leave this style. The others count in Roman numerals.
+Every demonstration counts letter by letter. A third of the senior's has the words of `letters.respond`; three in four
+of them miscount, so that the outcome alone has a reason to leave this style. The others count in Roman numerals.
 """
 
 import random
