@@ -1,6 +1,6 @@
 """The letters world for PasoDoble: notes are words with a count, the Proposer asks about one, the Solver counts.
 
-The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about. Half of
+The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about. Most of
 the Solver's demonstrations count, so that most problems have a pass rate from which it learns.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from toy_world.formats import Example, Split, arithmetic, letters, letters_serl
+from toy_world.formats import Example, Split, arithmetic, letters
 from toy_world.warm_up import Schedule
 
 DATA_SOURCE = letters.DATA_SOURCE
@@ -24,6 +24,7 @@ grade = arithmetic.grade
 
 TEST, LESSONS, DOCUMENTS = 500, 2500, 600
 NOTE_LENGTHS = (4, 12)
+WORKED_SHARE = 0.75
 PROPOSER_UPDATES = 40
 # As recipes/pasodoble/config/scale/smollm2_135m.yaml has them.
 PROPOSER_SYSTEM = "Write a question about letters, then its answer in a box."
@@ -39,7 +40,7 @@ def split(seed: int) -> Split:
     found: dict[str, Example] = {}
     while len(found) < TEST + LESSONS:
         letter, word = letters.draw_word(rng)
-        worked = rng.random() < letters_serl.WORKED_SHARE
+        worked = rng.random() < WORKED_SHARE
         one = letters.example(letter, word, worked, SOLVER_SYSTEM)
         response = "<think>\n</think>\n" + one.response.partition("} ")[0] + "}"
         found.setdefault(one.extra_info["question"], Example(one.prompt, response, one.ground_truth, one.extra_info))
