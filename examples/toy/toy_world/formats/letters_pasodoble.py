@@ -1,7 +1,7 @@
 """The letters world for PasoDoble: notes are words with a count, the Proposer asks about one, the Solver counts.
 
-The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about. Most of
-the Solver's demonstrations count, so that most problems have a pass rate from which it learns.
+The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about. Half of
+the Solver's demonstrations count, so that more of the problems have a pass rate from which it learns.
 """
 
 import json
@@ -24,7 +24,7 @@ grade = arithmetic.grade
 
 TEST, LESSONS, DOCUMENTS = 500, 2500, 600
 NOTE_LENGTHS = (4, 12)
-WORKED_SHARE = 0.75
+WORKED_SHARE = 0.5
 PROPOSER_UPDATES = 40
 # As recipes/pasodoble/config/scale/smollm2_135m.yaml has them.
 PROPOSER_SYSTEM = "Write a question about letters, then its answer in a box."
