@@ -42,6 +42,8 @@ _duets_install_locked() {
     _duets_install_torch || return 1
     _duets_install_packages || return 1
     _duets_remove_foreign_extensions || return 1
+    # It fails for templates that are no Python by themselves.
+    "$DUETS_PYTHON" -m compileall -q -j 0 "$DUETS_VENV"/lib/python*/site-packages >>"$_duets_log" 2>&1 || true
     _duets_stage "Checking that verl and vLLM import"
     if ! (cd / && "$DUETS_PYTHON" -c 'import verl.trainer.ppo.core_algos, vllm' >>"$_duets_log" 2>&1); then
         _duets_fail "the installed verl or vLLM does not import; the reason stands at the end of $_duets_log."
@@ -137,11 +139,12 @@ _duets_check_space() {
     fi
 }
 
-# On a terminal pip shows its own progress bars; in a log file one line per stage is enough.
+# On a terminal pip shows its own progress bars; in a log file one line per stage is enough. It would compile on one core,
+# for a third of its time.
 _duets_pip() {
     local quiet=(--quiet --quiet --progress-bar off)
     [[ -t 1 ]] && quiet=()
-    "$DUETS_PYTHON" -m pip install --log "$_duets_log" "${quiet[@]}" "$@"
+    "$DUETS_PYTHON" -m pip install --no-compile --log "$_duets_log" "${quiet[@]}" "$@"
 }
 
 _duets_explain_pip() {
