@@ -1,7 +1,7 @@
 """Estimate what a run takes of each device before it is spent, and refuse what cannot fit.
 
 Sizes are bytes, of dense decoders (Llama, Qwen2, Qwen3) on FSDP with AdamW. Within 15 % of what verl's own workers take
-where that was measured (``tests/benchmarks/memory_estimate.py``).
+where that was measured (``tests/benchmarks/memory_estimate.jsonl``).
 """
 
 import json

@@ -106,7 +106,8 @@ ENGINE = "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config."
 @pytest.fixture
 def near(toy_world, tmp_path):
     """The toy model with noise on its weights: a junior that the senior contradicts now and then."""
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     noise = torch.Generator().manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_pretrained(toy_world / "model", dtype=torch.float32)
     with torch.no_grad():

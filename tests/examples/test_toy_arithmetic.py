@@ -16,11 +16,6 @@ def numbers(example):
     return info["operation"], info["first"], info["second"]
 
 
-def test_sizes(split):
-    assert len(split.test) == 500
-    assert len(split.train) >= 3000
-
-
 def test_no_numbers_stand_in_both_splits(split):
     assert not {numbers(example) for example in split.train} & {numbers(example) for example in split.test}
     assert len({numbers(example) for example in split.test}) == 500
@@ -36,35 +31,6 @@ def test_question_asks_for_the_ground_truth_and_the_response_gives_it(split):
         assert f"{first} {operation} {second} = {example.ground_truth}" in example.response
 
 
-def test_wording_tells_the_operation(split):
-    wordings = {}
-    for example in split.train:
-        info = example.extra_info
-        shape = re.sub(r"\d+", "N", example.prompt[0]["content"])
-        assert wordings.setdefault(shape, info["operation"]) == info["operation"]
-
-
-def test_same_seed_same_problems_other_seed_others(split):
-    assert arithmetic.split(seed=0) == split
-    assert arithmetic.split(seed=1) != split
-
-
-@pytest.mark.parametrize(
-    ("response", "correct"),
-    [
-        (r"There are 12 + 7 = 19 coins. \boxed{19}", True),
-        (r"\boxed{18} no, \boxed{19}", True),
-        (r"\boxed{19} no, \boxed{18}", False),
-        ("There are 19 coins.", False),
-        (r"\boxed{19", False),
-        (r"\boxed{}", False),
-        ("", False),
-    ],
-)
-def test_grade(response, correct):
-    assert arithmetic.grade(response, "19") is correct
-
-
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_every_format_keeps_the_contract(name):
     toy_format = load_format(name)
@@ -75,11 +41,6 @@ def test_every_format_keeps_the_contract(name):
     for example in split.train[:50] + split.test[:50]:
         assert not example.response or toy_format.grade(example.response, example.ground_truth)
         assert not toy_format.grade("", example.ground_truth)
-
-
-def test_unknown_format_is_named_with_those_there_are():
-    with pytest.raises(ValueError, match="unknown toy format 'poetry'.*arithmetic"):
-        load_format("poetry")
 
 
 @pytest.mark.parametrize(

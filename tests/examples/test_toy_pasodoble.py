@@ -77,22 +77,6 @@ def test_responses_begin_where_the_prompt_of_the_recipe_ends(split, lessons):
         assert tokenizer(closed + example.response)["input_ids"][: len(ids)] == ids
 
 
-def test_lengths_fit_the_configured_limits(split, lessons, toy):
-    tokenizer = train_tokenizer(
-        [m["content"] for e in split.train + split.lessons for m in e.prompt]
-        + [e.response for e in split.train + split.lessons],
-        512,
-    )
-    limits = (toy.data, split.train[:500] + split.test), (toy.proposer.data, lessons)
-    for data, examples in limits:
-        for example in examples:
-            assert len(tokenizer(render(tokenizer, example.prompt))["input_ids"]) <= data.max_prompt_length
-            assert len(tokenizer(example.response)["input_ids"]) < data.max_response_length
-    for lesson in lessons:
-        knowledge = tokenizer(lesson.ground_truth, add_special_tokens=False)["input_ids"]
-        assert len(knowledge) <= toy.pasodoble.knowledge.max_tokens
-
-
 def test_no_problem_of_the_knowledge_is_held_out(split):
     held_out = {tuple(e.extra_info[k] for k in ("operation", "first", "second")) for e in split.test}
     for lesson in pasodoble.proposer_lessons(random.Random(1), split.train, 500):

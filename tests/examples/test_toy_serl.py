@@ -14,7 +14,7 @@ from toy_world.warm_up import WarmUpError, encode
 
 from recipes.launch.composition import compose_config
 from recipes.serl.generation import chat_tokenizer
-from recipes.serl.instructions import filter_instruction, load_template, parse_instructions
+from recipes.serl.instructions import load_template, parse_instructions
 from recipes.serl.pool import InstructionPool
 from recipes.serl.settings import InstructionSettings, SerlSettings
 from recipes.serl.sources import Journal, SelfInstructSource
@@ -75,17 +75,6 @@ def test_a_lesson_asks_with_the_tokens_that_the_recipe_sends(split, tokenizer, s
         assert text[:begin] == lesson[:begin] and text.endswith(end)
 
 
-def test_lessons_fit_the_limits_of_the_toy_scale(split, tokenizer, settings):
-    serl_settings, config = settings
-    limits = serl_settings.instructions
-    for lesson in encode(tokenizer, split.lessons):
-        assert len(lesson.prompt) <= limits.max_prompt_tokens and len(lesson.response) <= limits.max_tokens
-    assert limits.max_prompt_tokens + limits.max_tokens <= config.actor_rollout_ref.rollout.max_model_len
-    for problem in encode(tokenizer, split.train + split.test):
-        assert len(problem.prompt) <= config.data.max_prompt_length
-        assert len(problem.response) <= config.data.max_response_length
-
-
 def test_most_new_problems_pass_the_similarity_filter_and_copies_do_not(split, settings):
     instructions = settings[0].instructions
     seeds, others = questions(split.train)[: serl.SEEDS], questions(split.train)[serl.SEEDS :]
@@ -93,17 +82,6 @@ def test_most_new_problems_pass_the_similarity_filter_and_copies_do_not(split, s
     passed = [pool.offer(text)[0] is not None for text in others[:300]]
     assert sum(passed) > 0.5 * len(passed)
     assert not any(pool.offer(text)[0] for text in seeds)
-
-
-def test_the_measure_knows_problems_from_their_look_alikes(split):
-    for question in questions(split.train):
-        assert serl.is_problem(question) and filter_instruction(question) == (question, None)
-    for other in (
-        "Tom has 5 apples and buys more. How many apples does Tom have?",
-        "Tom has 5 apples and buys 3 more. How many apples does Tom have? 8",
-        "There are 12 coins in a box.",
-    ):
-        assert not serl.is_problem(other)
 
 
 def check_seeds(folder: Path):

@@ -83,21 +83,6 @@ def test_the_tokenizer_keeps_prompt_and_response_apart(split):
         assert len(tokens.prompt) <= 64 and len(tokens.response) <= step_ppo.MAX_RESPONSE_TOKENS
 
 
-@pytest.mark.parametrize(
-    ("response", "right"),
-    [
-        ("Action 3: Finish[The answer is B.]", True),
-        ("Action 3: Finish[The answer is A or B.]", False),
-        ("Finish[The answer is C.]\nFinish[The answer is B.]", False),
-        ("Finish[The answer is b.]", False),
-        ("The answer is B.", False),
-        ("", False),
-    ],
-)
-def test_grade(response, right):
-    assert step_ppo.grade(response, "B") is right
-
-
 def test_grade_agrees_with_the_reward_that_recipes_use():
     rng = random.Random(0)
     pieces = ["Finish", "[The answer is ", *LETTERS, ".]", "\n", "Action 2: ", "x"]

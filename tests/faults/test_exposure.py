@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("sppo", "tandem", "serl", "pasodoble", "step_ppo")
@@ -37,9 +36,3 @@ def test_a_composed_config_trusts_nobody_and_logs_to_nobody(recipe, monkeypatch)
         # A reference to another of these keys is as good as that one.
         assert value in (False, None) or "trust_remote_code" in str(value), (key, value)
     assert set(config.trainer.logger) <= {"console", "file"}
-
-
-def test_the_evaluation_trusts_nobody():
-    config = yaml.safe_load((ROOT / "recipes/evaluation/config/evaluation.yaml").read_text(encoding="utf-8"))
-    found = {key: value for key, value in leaves(config) if "trust_remote_code" in key}
-    assert found and not any(found.values())

@@ -118,7 +118,6 @@ class Memory(dict):
 @pytest.fixture
 def train(monkeypatch, tmp_path):
     """verl's loop as it stands in `PPOTrainer.fit` (step, save, weights to the engines, log), and what it did."""
-    pytest.importorskip("verl")
     from verl.trainer.ppo.v1 import PPOTrainerSync
 
     from recipes.core.trainer import DuetTrainer

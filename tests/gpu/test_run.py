@@ -1,7 +1,5 @@
 """The GPU script itself, as far as a machine without one can run it, so that it stays one that runs."""
 
-import dataclasses
-import importlib.util
 import json
 import os
 import subprocess
@@ -58,28 +56,6 @@ def test_no_step_sets_a_variable_that_vllm_does_not_read():
     envs = pytest.importorskip("vllm.envs")
     named = {name for stage in stages.stages().values() for step in stage.steps for name in step.environment}
     assert {name for name in named if name.startswith("VLLM_")} <= set(envs.environment_variables)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "dtype", "found"), [(True, "float32", True), (True, "bfloat16", False), (False, "", False)]
-)
-def test_engines_of_the_decoder_s_tests_take_no_flash_attention_in_float32(gpu, dtype, found, monkeypatch):
-    """FlashAttention takes no float32, in which the tests compare token for token."""
-    vllm = pytest.importorskip("vllm")
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
-    spec = importlib.util.spec_from_file_location("decoder_tests", ROOT / stages.TANDEM / "conftest.py")
-    decoder = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "decoder_tests", decoder)
-    spec.loader.exec_module(decoder)
-    given = {}
-    monkeypatch.setattr(vllm, "LLM", lambda model, **arguments: given.update(arguments))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
-    decoder.Engine(Path("senior"), dict(junior_model="junior", mode="lazy"), **({"dtype": dtype} if dtype else {}))
-    assert given.get("attention_backend") == ("TRITON_ATTN" if found else None)
-    assert "attention_backend" in {field.name for field in dataclasses.fields(EngineArgs)}
-    assert "TRITON_ATTN" in AttentionBackendEnum.__members__
 
 
 def test_the_metrics_of_both_roles_are_kept(tmp_path):

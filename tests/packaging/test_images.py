@@ -56,11 +56,6 @@ def test_a_lock_satisfies_what_the_package_declares_and_pins_every_file(stack):
     assert [name for name, (_, hashes) in found.items() if not hashes] == []
 
 
-def test_an_unknown_stack_is_refused_before_anything_is_installed():
-    done = subprocess.run(["bash", "docker/install.sh", "tpu"], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "usage" in done.stderr
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_steps_of_the_cpu_image_in_an_environment_of_their_own(tmp_path):

@@ -8,20 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from omegaconf import open_dict
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager import registry
 
-pytest.importorskip("verl")
-
-from omegaconf import open_dict  # noqa: E402
-from verl import DataProto  # noqa: E402
-from verl.experimental.reward_loop.reward_manager import registry  # noqa: E402
-
-from recipes import plugin  # noqa: E402
-from recipes.core import reward_call  # noqa: E402
-from recipes.launch.composition import compose_config  # noqa: E402
-from reward_fns.result import Score, from_verl  # noqa: E402
+from recipes import plugin
+from recipes.core import reward_call
+from recipes.launch.composition import compose_config
+from reward_fns.result import Score, from_verl
 
 sys.path.insert(0, str(Path(__file__).parent / "step_ppo"))
-from trajectories import byte_level_tokenizer  # noqa: E402
+from trajectories import byte_level_tokenizer
 
 FUNCTIONS = """
 import time

@@ -8,13 +8,10 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+import vllm
 
-pytest.importorskip("vllm")
-
-import vllm  # noqa: E402
-
-import vllm_patches  # noqa: E402
-from vllm_patches import guard, upstream  # noqa: E402
+import vllm_patches
+from vllm_patches import guard, upstream
 
 PACKAGE = Path(vllm_patches.__file__).parent
 
@@ -76,7 +73,6 @@ def test_a_known_version_is_accepted(monkeypatch, fresh_cache, version):
 
 def test_what_a_tandem_engine_says_at_its_start_is_printed_by_vllm():
     """vLLM gives a handler, and its level, to loggers under its own name only."""
-    pytest.importorskip("vllm")
     from vllm_patches.tandem import runner, scheduler
     from vllm_patches.tandem.speculative import runner as speculative
 

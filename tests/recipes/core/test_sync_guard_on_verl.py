@@ -29,7 +29,6 @@ class Model(torch.nn.Module):
 @pytest.fixture
 def pair(monkeypatch, tmp_path):
     """A sender and an engine worker that it reaches; both classes are subclasses, so that verl's stay as they are."""
-    pytest.importorskip("vllm")
     from recipes.core.vllm_distribution import alias_vllm_distribution
 
     alias_vllm_distribution()
@@ -135,7 +134,6 @@ def test_an_engine_that_loads_nothing_of_what_came_ends_the_run_at_once(pair, mo
 
 
 def test_the_wrapped_methods_keep_what_ray_and_verl_read_from_them():
-    pytest.importorskip("vllm")
     import inspect
 
     from verl.single_controller.base.decorator import MAGIC_ATTR

@@ -13,7 +13,6 @@ from recipes.launch import leftovers
 
 @pytest.fixture
 def sender(monkeypatch, tmp_path):
-    pytest.importorskip("vllm")
     from recipes.core.vllm_distribution import alias_vllm_distribution
 
     alias_vllm_distribution()

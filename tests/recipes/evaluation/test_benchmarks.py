@@ -357,11 +357,6 @@ def test_saved_responses_in_unequal_numbers_have_one_mean(questions, tmp_path):
     assert set(found["metrics"]) == {"avg", "pass@1", "pass@2", "maj@2"}
 
 
-def test_help_says_what_the_command_takes(capsys):
-    assert main(["--help"]) == 0
-    assert "Hydra overrides of config/evaluation.yaml" in capsys.readouterr().out
-
-
 def test_a_folder_that_cannot_be_made_is_refused(questions, tmp_path, capsys):
     assert main([f"benchmarks=[{questions}]", "models=[m]", f"output_dir={questions}"]) == 2
     assert "cannot be made" in capsys.readouterr().err

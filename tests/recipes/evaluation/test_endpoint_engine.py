@@ -11,7 +11,6 @@ from recipes.errors import EnvironmentProblem
 from recipes.evaluation.endpoint_engine import EndpointEngine
 from recipes.evaluation.engines import Part, Turn
 
-pytest.importorskip("openai")
 TURNS = [Turn([1, 2], 5, 7), Turn([1, 2, 3], 4, 8)]
 
 

@@ -71,7 +71,6 @@ def serve():
 
 
 def write(urls, concurrency=2, max_retries=0):
-    pytest.importorskip("openai")
     texts = Counter()
     engine = EndpointEngine(urls, "toy", concurrency=concurrency, max_retries=max_retries)
     engine.write(REQUESTS, GREEDY, lambda problem, samples: texts.update([(problem, samples[0].response)]))

@@ -9,12 +9,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.core.requests import LocalRequests
+from recipes.core.trainer import DuetTrainer
 from recipes.evaluation import during_training
 from recipes.evaluation.during_training import PolicyEvaluation
-
-pytest.importorskip("verl")
-
-from recipes.core.trainer import DuetTrainer  # noqa: E402
 
 
 class Trainer(DuetTrainer):
@@ -112,7 +109,6 @@ def trainer(engine, tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    pytest.importorskip("openai")
     words = Tokenizer(models.WordLevel({"?": 0, "2": 1, "+": 2}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")

@@ -1,12 +1,11 @@
 """Log-probabilities of a text by a model's weights, against the whole table of a model of a few hundred weights."""
 
 import pytest
+import torch
+import transformers
 
 from recipes.errors import EnvironmentProblem
 from recipes.evaluation.checkpoint import WeightsReader
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 
 def test_every_token_has_its_own_log_probability(tmp_path):

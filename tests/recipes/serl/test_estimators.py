@@ -150,11 +150,6 @@ def test_no_discount_by_default_and_no_kl_without_its_coefficient():
     assert torch.equal(returns, mask)
 
 
-def test_a_mask_of_one_dimension_is_refused():
-    with pytest.raises(ValueError, match=r"need scores \(B,\)"):
-        reinforce_pp_advantage(torch.ones(3), None, torch.ones(3), kl_coef=0.0)
-
-
 def on_last_token(scores, masks):
     rewards = torch.zeros_like(masks)
     return rewards.scatter_(1, masks.long().sum(1, keepdim=True) - 1, scores.unsqueeze(1))

@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
+from recipes.core.reward_call import load_function
+from recipes.step_ppo.agent_loop import StepRewardOutput
+from recipes.step_ppo.reward_manager import StepRewardManager
 from reward_fns.multiple_choice import compute_score
 from reward_fns.result import Fail
 
-pytest.importorskip("verl")
-
-from verl import DataProto  # noqa: E402
-from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics  # noqa: E402
-
-from recipes.core.reward_call import load_function  # noqa: E402
-from recipes.step_ppo.agent_loop import StepRewardOutput  # noqa: E402
-from recipes.step_ppo.reward_manager import StepRewardManager  # noqa: E402
-
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_server import Faults, closed_port, scripted_probabilities, serving  # noqa: E402
-from trajectories import byte_level_tokenizer  # noqa: E402
+from scripted_server import Faults, closed_port, scripted_probabilities, serving
+from trajectories import byte_level_tokenizer
 
 RIGHT = " so it is\nObservation 1: it holds\nAction 1: Finish[The answer is B.]"
 

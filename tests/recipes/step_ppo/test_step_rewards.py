@@ -98,7 +98,6 @@ def test_rewards_stand_on_step_ends_only(values, mode):
         assert sum(found) == pytest.approx(totals[mode], abs=1e-9)
 
 
-# Worked numbers of PURE's min-form: A has a step after an error, B none.
 def test_the_outcome_stands_on_eos_wherever_that_is():
     config = StepRewardConfig(mode="outcome")
     assert token_rewards(None, [], 3, config, eos_index=1, outcome=1.0) == [0, 1.0, 0]

@@ -6,13 +6,10 @@ from types import MethodType, SimpleNamespace
 
 import pytest
 import torch
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 
-pytest.importorskip("vllm")
-
-from vllm import SamplingParams  # noqa: E402
-from vllm.exceptions import VLLMValidationError  # noqa: E402
-
-from vllm_patches.tandem.outputs import AUTHORSHIP_KEY  # noqa: E402
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
 
 # 0.28 wraps what a plug-in raises in an error of its own that is no ValueError; 0.26 does not.
 REFUSALS = (ValueError, VLLMValidationError)

@@ -5,12 +5,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
-from vllm.engine.arg_utils import EngineArgs  # noqa: E402
-from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
-from vllm.v1.kv_cache_interface import (  # noqa: E402
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -18,9 +15,9 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
     UniformTypeKVCacheSpecs,
 )
 
-import vllm_patches  # noqa: E402
-from vllm_patches.tandem.config import REASON_KEY, TandemConfig, engine_arguments  # noqa: E402
-from vllm_patches.tandem.engine_checks import (  # noqa: E402
+import vllm_patches
+from vllm_patches.tandem.config import REASON_KEY, TandemConfig, engine_arguments
+from vllm_patches.tandem.engine_checks import (
     TandemRefusedError,
     check_engine,
     mode_and_reason,
@@ -28,7 +25,7 @@ from vllm_patches.tandem.engine_checks import (  # noqa: E402
     resolve_mode,
     senior_of,
 )
-from vllm_patches.tandem.weight_sharing import decide  # noqa: E402
+from vllm_patches.tandem.weight_sharing import decide
 
 SPECULATIVE_SCHEDULER = "vllm_patches.tandem.speculative.scheduler.SpeculativeScheduler"
 

@@ -4,10 +4,7 @@ import copy
 
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
-from vllm.platforms import current_platform  # noqa: E402
+from vllm.platforms import current_platform
 
 if not current_platform.is_cpu():
     pytest.skip("the patch is for vLLM's CPU platform", allow_module_level=True)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("vllm")
-
-from vllm_patches.tandem.config import check_models  # noqa: E402
+from vllm_patches.tandem.config import check_models
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_load import RandomLoad  # noqa: E402

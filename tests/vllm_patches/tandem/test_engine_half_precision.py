@@ -5,8 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-pytest.importorskip("vllm")
-
 
 @torch.inference_mode()
 def shortfalls(reference, job, written) -> tuple[list[float], list[float]]:

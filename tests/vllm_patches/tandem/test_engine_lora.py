@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("vllm")
-
 
 @pytest.mark.parametrize(
     ("mode", "junior"),

@@ -8,13 +8,10 @@ catch-up the step holds besides.
 import random
 
 import pytest
+import vllm
+from packaging.version import Version
 
-pytest.importorskip("vllm")
-
-import vllm  # noqa: E402
-from packaging.version import Version  # noqa: E402
-
-from vllm_patches.tandem.schedule import STRATEGIES  # noqa: E402
+from vllm_patches.tandem.schedule import STRATEGIES
 
 # The least that vLLM's CPU attention takes.
 BLOCK = 16 if Version(vllm.__version__) < Version("0.29") else 32

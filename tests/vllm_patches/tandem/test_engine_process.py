@@ -15,9 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("vllm")
-
-import vllm_patches  # noqa: E402
+import vllm_patches
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -5,14 +5,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 from safetensors.torch import load_file
+from vllm.model_executor.layers import utils
 
-pytest.importorskip("vllm")
-
-from vllm.model_executor.layers import utils  # noqa: E402
-
-import vllm_patches  # noqa: E402
-from vllm_patches.tandem.junior import memory_of  # noqa: E402
-from vllm_patches.tandem.shared_weights import SharedWeightsError  # noqa: E402
+import vllm_patches
+from vllm_patches.tandem.junior import memory_of
+from vllm_patches.tandem.shared_weights import SharedWeightsError
 
 
 @pytest.fixture(scope="module", params=["lock_step", "lazy", "speculative"])

@@ -6,8 +6,6 @@ One engine of a process can sleep, so `tests/gpu/run.sh` starts a process for ea
 import pytest
 import torch
 
-pytest.importorskip("vllm")
-
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: vLLM's CPU engine does not sleep")
 CACHE = 1 << 28
 

@@ -3,11 +3,9 @@
 import dataclasses
 
 import pytest
+from vllm.forward_context import get_forward_context
 
-pytest.importorskip("vllm")
 pytestmark = pytest.mark.long
-
-from vllm.forward_context import get_forward_context  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
 
-pytest.importorskip("vllm")
-
 WINDOW = 32
 
 

@@ -8,18 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine.input_processor import InputProcessor
 
-pytest.importorskip("vllm")
-
-from vllm import SamplingParams  # noqa: E402
-from vllm.exceptions import VLLMValidationError  # noqa: E402
-from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
-
-from vllm_patches.tandem import frontend  # noqa: E402
-from vllm_patches.tandem.config import CONFIG_KEY, WORKER, check_models  # noqa: E402
-from vllm_patches.tandem.engine_checks import TandemRefusedError  # noqa: E402
-from vllm_patches.tandem.request_rules import RequestRules, check_responses  # noqa: E402
-from vllm_patches.tandem.request_states import RequestStates  # noqa: E402
+from vllm_patches.tandem import frontend
+from vllm_patches.tandem.config import CONFIG_KEY, WORKER, check_models
+from vllm_patches.tandem.engine_checks import TandemRefusedError
+from vllm_patches.tandem.request_rules import RequestRules, check_responses
+from vllm_patches.tandem.request_states import RequestStates
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_requests import random_settings  # noqa: E402

@@ -9,15 +9,12 @@ import dataclasses
 
 import pytest
 import torch
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-pytest.importorskip("vllm")
-
-from vllm import SamplingParams  # noqa: E402
-from vllm.exceptions import VLLMValidationError  # noqa: E402
-from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
-
-from vllm_patches.tandem.schedule import stream_key  # noqa: E402
-from vllm_patches.tandem.speculative.verify import draw, noise_key, signed64  # noqa: E402
+from vllm_patches.tandem.schedule import stream_key
+from vllm_patches.tandem.speculative.verify import draw, noise_key, signed64
 
 REFUSALS = (ValueError, VLLMValidationError)
 EOS = 1

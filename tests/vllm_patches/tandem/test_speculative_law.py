@@ -11,15 +11,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-pytest.importorskip("vllm")
-
-from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
-
-from vllm_patches.tandem.schedule import SENIOR, AuthorSchedule, ScheduleParams, stream_key  # noqa: E402
-from vllm_patches.tandem.schedule_table import ScheduleTable  # noqa: E402
-from vllm_patches.tandem.speculative.round import commit, replay  # noqa: E402
-from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64  # noqa: E402  # noqa: E402
+from vllm_patches.tandem.schedule import SENIOR, AuthorSchedule, ScheduleParams, stream_key
+from vllm_patches.tandem.schedule_table import ScheduleTable
+from vllm_patches.tandem.speculative.round import commit, replay
+from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64
 
 VOCAB, LENGTH, BOUNDARIES, SAMPLES = 6, 5, [1, 4], 20_000
 POWERS = VOCAB ** torch.arange(LENGTH)

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("vllm")
-
-from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams  # noqa: E402
-from vllm_patches.tandem.schedule_table import ScheduleTable  # noqa: E402
-from vllm_patches.tandem.speculative.round import commit, replay  # noqa: E402
+from vllm_patches.tandem.schedule import AuthorSchedule, ScheduleParams
+from vllm_patches.tandem.schedule_table import ScheduleTable
+from vllm_patches.tandem.speculative.round import commit, replay
 
 VOCAB = 12
 BOUNDARIES = {"word": [2, 3, 5, 7], "sentence": [4, 6, 11]}

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("vllm")
-
-from vllm_patches.tandem.schedule import ScheduleParams  # noqa: E402
-from vllm_patches.tandem.schedule_table import ScheduleTable  # noqa: E402
-from vllm_patches.tandem.speculative.round import Outcome, Round  # noqa: E402
+from vllm_patches.tandem.schedule import ScheduleParams
+from vllm_patches.tandem.schedule_table import ScheduleTable
+from vllm_patches.tandem.speculative.round import Outcome, Round
 
 
 @pytest.fixture

@@ -5,10 +5,7 @@ import dataclasses
 import pytest
 import torch
 from safetensors.torch import load_file
-
-pytest.importorskip("vllm")
-
-from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p  # noqa: E402
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
 SMALL = dict(max_model_len=384)
 

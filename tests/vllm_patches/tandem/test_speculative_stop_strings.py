@@ -4,17 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, FinishReason
+from vllm.v1.outputs import LogprobsLists
 
-pytest.importorskip("vllm")
-
-from vllm import SamplingParams  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
-from vllm.v1.engine import EngineCoreOutput, FinishReason  # noqa: E402
-from vllm.v1.outputs import LogprobsLists  # noqa: E402
-
-from vllm_patches.tandem.frontend import encode_authorship  # noqa: E402
-from vllm_patches.tandem.outputs import AUTHORSHIP_KEY  # noqa: E402
-from vllm_patches.tandem.speculative.scheduler import one_per_token  # noqa: E402
+from vllm_patches.tandem.frontend import encode_authorship
+from vllm_patches.tandem.outputs import AUTHORSHIP_KEY
+from vllm_patches.tandem.speculative.scheduler import one_per_token
 
 NUM_TOKENS = 40
 OPTIONS = dict(max_model_len=320)
