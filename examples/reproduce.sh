@@ -22,7 +22,7 @@ declare -A ARMS=(
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
     [tandem]="tandem:algorithm.tandem.validation=both grpo:$PAIR.prob_senior=1.0"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false"
-    [step_ppo]="outcome:preset=outcome outcome-lambda-0.95:preset=outcome,algorithm.lam=0.95"
+    [step_ppo]="whitened:preset=outcome not-whitened:preset=outcome,step_ppo.whiten_advantages=false"
 )
 
 main() {

@@ -1,7 +1,7 @@
 """True step labels for the letters world, as a reward function: a line is worth 1 while every line so far is right.
 
-    python -m recipes.step_ppo.main scale=smollm2_135m preset=outcome algorithm.lam=0.95 \\
-        step_ppo.reward.mode=difference step_ppo.reward.last_step=outcome step_ppo.reward.values=function \\
+    python -m recipes.step_ppo.main scale=smollm2_135m preset=outcome step_ppo.reward.mode=difference \\
+        step_ppo.reward.last_step=outcome step_ppo.reward.values=function \\
         reward.custom_reward_function.path=examples/toy/letters_steps.py
 """
 
