@@ -27,12 +27,14 @@ from verl.utils.import_utils import load_extern_object
 from recipes.core import data_plane, state
 from recipes.core.data_plane import KVBatchMeta
 from recipes.core.groups import Group, Sample, group_by_prompt, settle
+from recipes.core.journal import Journal
 from recipes.core.requests import Requests, requests_of_this_run
 from recipes.core.reward_faults import BLOCK, RewardFaults
 from recipes.core.settings import read
 from reward_fns.errors import ResultError
 from reward_fns.result import Result, RunningBudget, Score, from_verl
 
+SHOWN = "responses.jsonl"
 FIELDS = ("responses", "rm_scores", "extra_fields", "reward_model", "data_source", "extra_info", "raw_prompt")
 
 
@@ -191,17 +193,27 @@ class DuetTrainer(PPOTrainerSync):
             self.show_responses(batch)
 
     def show_responses(self, batch: KVBatchMeta) -> None:
-        """Print the best and the worst response to the first prompt of a step, as :func:`marked`."""
+        """Print the best and the worst response to the first prompt of a step, as :func:`marked`, and keep them.
+
+        ``responses.jsonl`` beside the checkpoints has a line for each; ``recipes.evaluation.inspect_log`` reads it.
+        """
         keys = data_plane.real_keys(batch)
         keys = [key for key in keys if data_plane.uid_of(key) == data_plane.uid_of(keys[0])]
         if not keys:
             return
         rows = data_plane.read(batch, "raw_prompt", "responses", "response_mask", "rm_scores", keys=keys)
         by_reward = sorted(range(len(keys)), key=lambda row: float(rows["rm_scores"][row].sum()))
-        print(f"step {self.global_steps}, a prompt: {rows['raw_prompt'][0][-1]['content']}")
-        for row in dict.fromkeys((by_reward[-1], by_reward[0])):
+        question = rows["raw_prompt"][0][-1]["content"]
+        print(f"step {self.global_steps}, a prompt: {question}")
+        shown = []
+        for sample, row in enumerate(dict.fromkeys((by_reward[-1], by_reward[0]))):
             columns = [rows[name][row].tolist() for name in ("responses", "response_mask", "rm_scores")]
-            print(f"  reward {sum(columns[2]):.2f}: {marked(self.tokenizer.decode, *columns)}", flush=True)
+            reward, response = sum(columns[2]), marked(self.tokenizer.decode, *columns)
+            print(f"  reward {reward:.2f}: {response}", flush=True)
+            line = {"step": self.global_steps, "sample": sample, "question": question, "reward": reward}
+            shown.append({**line, "response": response})
+        with Journal(Path(self.config.trainer.default_local_dir) / SHOWN, skip_corrupt=True) as journal:
+            journal.extend(shown)
 
     def on_train_end(self) -> None:
         super().on_train_end()

@@ -1,10 +1,12 @@
-"""Export evaluations as logs of Inspect AI, so that `inspect view` and its log API open them.
+"""Export evaluations, or the responses that a training run showed, as logs that Inspect AI's viewer and API open.
 
     python -m recipes.evaluation.inspect_log outputs/evaluation --output logs
+    python -m recipes.evaluation.inspect_log CHECKPOINTS/responses.jsonl --output logs
     inspect view --log-dir logs
 
 One log for each model and benchmark. A response is a sample whose epoch is its position; its score is C (right), I
-(wrong) or N (could not be judged), with the answer read and the reason. inspect-ai is not needed to write them.
+(wrong) or N (could not be judged), with the answer read and the reason. Of a training run a step is a problem, and the
+score is the reward. inspect-ai is not needed to write them.
 """
 
 import argparse
@@ -23,6 +25,9 @@ from recipes.evaluation.sample_store import read_graded
 
 SCORER = "verl_duets"
 _LOG_VERSION = 2
+# What a training run keeps of a response that it showed, and what it does not say.
+_SHOWN = ("step", "sample", "question", "reward", "response")
+_UNKNOWN = {"gold": "", "answer": "", "reason": "reward", "finish_reason": "", "prompt_tokens": -1, "tokens": -1}
 _STOP_REASONS = {"stop": "stop", "length": "max_tokens"}
 
 
@@ -62,8 +67,8 @@ def log_of(
             "metadata": {
                 "config": card["config"],
                 "source": card["benchmarks"].get(benchmark, {}),
-                "denominator": result["denominator"],
-                "truncated": result["truncated"],
+                "denominator": result.get("denominator"),
+                "truncated": result.get("truncated"),
             },
         },
         "plan": {"name": "plan", "steps": []},
@@ -84,7 +89,9 @@ def _sample(model: str, row: Mapping[str, Any]) -> dict[str, Any]:
     tokens = {"input_tokens": row["prompt_tokens"], "output_tokens": row["tokens"]}
     if min(tokens.values()) >= 0:
         output["usage"] = tokens | {"total_tokens": sum(tokens.values())}
-    value = "N" if row["status"] != "score" else "C" if row["right"] else "I"
+    value = row.get("reward")
+    if value is None:
+        value = "N" if row["status"] != "score" else "C" if row["right"] else "I"
     metadata = {"reason": row["reason"]}
     if row.get("own_spans") is not None:
         metadata["own_spans"] = row["own_spans"]
@@ -116,11 +123,37 @@ def export(folder: Path, output: Path) -> list[Path]:
         changed = (folder / model / f"{benchmark}.samples.jsonl").stat().st_mtime
         created = datetime.fromtimestamp(int(changed), UTC).isoformat()
         log = log_of(model, benchmark, rows, summary["models"][model][benchmark], card, created)
-        stamp, name = created.replace(":", "-"), re.sub(r"[^\w.-]+", "-", f"{benchmark}_{model}")
-        path = output / f"{stamp}_{name}_{log['eval']['task_id']}.json"
-        files.write_json(path, log, indent=None)
-        paths.append(path)
+        paths.append(_write(log, output))
     return paths
+
+
+def export_shown(path: Path, output: Path) -> Path:
+    """Write the log of the responses that a training run showed; returns its path.
+
+    Args:
+        path: the run's `responses.jsonl`. Of a step that was made again after a kill the later lines stand.
+
+    Raises:
+        DataError: a file that is not there, or holds something else.
+    """
+    rows = {}
+    for line in files.read_rows(path):
+        if not set(_SHOWN) <= line.keys():
+            raise DataError(f"{path} holds no responses of a training run: expected {', '.join(_SHOWN)}")
+        rows[line["step"], line["sample"]] = line | _UNKNOWN | {"problem": f"step {line['step']}"}
+    reward = sum(row["reward"] for row in rows.values()) / len(rows)
+    result = {"metrics": {"mean reward": {"mean": reward}}, "responses_per_problem": 2}
+    created = datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()
+    card: dict[str, Any] = {"versions": {}, "config": {}, "benchmarks": {}}
+    return _write(log_of(path.parent.name, "training", list(rows.values()), result, card, created), output)
+
+
+def _write(log: Mapping[str, Any], output: Path) -> Path:
+    described = log["eval"]
+    name = re.sub(r"[^\w.-]+", "-", f"{described['task']}_{described['model']}")
+    path = output / f"{described['created'].replace(':', '-')}_{name}_{described['task_id']}.json"
+    files.write_json(path, log, indent=None)
+    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,11 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m recipes.evaluation.inspect_log", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("folder", type=Path, help="output_dir of an evaluation")
+    parser.add_argument("source", type=Path, help="output_dir of an evaluation, or responses.jsonl of a training run")
     parser.add_argument("--output", type=Path, default=Path("logs"), help="folder of logs (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        paths = export(options.folder, options.output)
+        shown = options.source.suffix == ".jsonl"
+        paths = [export_shown(options.source, options.output)] if shown else export(options.source, options.output)
     except (LaunchError, KeyError, OSError) as error:
         print(f"inspect_log: {error}", file=sys.stderr)
         return 2

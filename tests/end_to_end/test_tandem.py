@@ -1,6 +1,7 @@
 """Tandem as a user runs it: two models in one engine, SIGTERM, an engine that is killed, and the same command again."""
 
 import contextlib
+import json
 import math
 import re
 import signal
@@ -57,6 +58,8 @@ def test_train_and_be_asked_to_end(start, small):
     check_steps(metrics, responses=128)
     told = r"step 2 of 9, reward 0\.\d{3}, held-out toy_arithmetic \d+\.\d%, \d+ s, about \d+ min left"
     assert re.search(told, run.log) and re.search(r"reward [01]\.00: .*⟦.+⟧", run.log)
+    (kept,) = run.folder.rglob("responses.jsonl")
+    assert "⟦" in kept.read_text() and [json.loads(one)["step"] for one in kept.open()][0] == 1
     assert {"val-core/toy_arithmetic/acc/mean@4", "val-joint-core/toy_arithmetic/acc/mean@4"} <= metrics[2].keys()
     assert [path.name for path in run.folder.rglob("best/best.json")] == ["best.json"]
 

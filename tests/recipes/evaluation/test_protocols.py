@@ -1,15 +1,12 @@
-"""Denominators, MMLU-Pro, handoff, legibility and process reward metrics against hand computation."""
+"""Denominators, MMLU-Pro, handoff and legibility against hand computation."""
 
 import json
-from itertools import combinations
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.core import files
-from recipes.evaluation import engines, mmlu_pro, partner, rerank
+from recipes.evaluation import engines, mmlu_pro, partner
 from recipes.evaluation.engines import Part
 from recipes.evaluation.grade import Grade, denominator
 
@@ -198,85 +195,3 @@ def test_response_log_probs_skip_the_prompt_and_need_every_token():
     assert partner.response_log_probs(positions, [10, 11, 12, 13], 2) == [-1.0, -0.25]
     with pytest.raises(ValueError, match="position 2 has no log-probability"):
         partner.response_log_probs([None, {11: -9.0}, {99: -0.1}], [10, 11, 12], 2)
-
-
-@st.composite
-def rankings(draw):
-    n = draw(st.integers(1, 7))
-    scores = draw(st.lists(st.sampled_from([0.1, 0.4, 0.4, 0.9]), min_size=n, max_size=n))
-    return scores, draw(st.lists(st.booleans(), min_size=n, max_size=n)), draw(st.integers(1, n))
-
-
-@given(rankings())
-@settings(deadline=None)
-def test_best_of_n_equals_the_mean_over_every_subset(ranking):
-    scores, correct, n = ranking
-    chances = []
-    for subset in combinations(range(len(scores)), n):
-        best = max(scores[i] for i in subset)
-        chances.append(np.mean([correct[i] for i in subset if scores[i] == best]))
-    assert rerank.best_of_n(scores, correct, n) == pytest.approx(np.mean(chances), abs=1e-9)
-
-
-def test_reranking_joins_grades_and_step_scores(tmp_path, capsys):
-    samples = [
-        {"problem": p, "sample": i, "status": "score", "right": right}
-        for p, rights in {"a": [False, True, True], "b": [True, False, False]}.items()
-        for i, right in enumerate(rights)
-    ]
-    samples.append({"problem": "c", "sample": 0, "status": "skip", "right": False})
-    scores = {("a", 0): 0.9, ("a", 1): 0.5, ("a", 2): 0.1, ("b", 0): 0.8, ("b", 1): 0.2, ("b", 2): 0.1}
-    steps = [{"problem": p, "sample": i, "steps": [1.0, s], "labels": [True, s > 0.5]} for (p, i), s in scores.items()]
-    for name, rows in (("samples", samples), ("steps", steps)):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    paths = [str(tmp_path / "samples.jsonl"), str(tmp_path / "steps.jsonl")]
-    assert rerank.main([*paths, "--n", "1", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["best-of-1"]["mean"] == pytest.approx(0.5)
-    assert found["best-of-3"]["mean"] == pytest.approx(0.5)
-    assert found["pass@3"]["mean"] == 1.0
-    assert found["steps"]["accuracy"] == pytest.approx(11 / 12)
-    assert rerank.main([*paths, "--n", "4"]) == 2
-    assert "best-of-4 needs at least 4" in capsys.readouterr().err
-
-
-def test_reranking_reads_the_samples_that_an_evaluation_writes(tmp_path, capsys):
-    """A response may hold any character, line separators of Unicode among them."""
-    row = {"problem": "a", "sample": 0, "status": "score", "right": True, "response": "one\u2028two\x85three"}
-    files.write_json_lines(tmp_path / "samples.jsonl", [row])
-    files.write_json_lines(tmp_path / "steps.jsonl", [{"problem": "a", "sample": 0, "steps": [0.5]}])
-    assert rerank.main([str(tmp_path / "samples.jsonl"), str(tmp_path / "steps.jsonl")]) == 0
-    assert json.loads(capsys.readouterr().out)["best-of-1"]["mean"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("[1]", "line 1: expected an object with problem, sample, steps"),
-        ('{"problem": "a", "sample": null, "steps": []}', "line 1: expected"),
-        ('{"problem": "a", "sample": 0, "steps": null}', "expected the steps' probabilities, found None"),
-        ('{"problem": "a", "sample": 0, "steps": [NaN]}', "expected the steps' probabilities, found [nan]"),
-        ('{"problem": "a", "sample": 0, "steps": [2.5]}', "expected the steps' probabilities, found [2.5]"),
-        ('{"problem": "a", "sample": 0, "steps": ["good"]}', "expected the steps' probabilities"),
-    ],
-)
-def test_reranking_refuses_steps_that_are_no_probabilities(tmp_path, capsys, line, message):
-    (tmp_path / "samples.jsonl").write_text('{"problem": "a", "sample": 0, "status": "score", "right": true}')
-    (tmp_path / "steps.jsonl").write_text(line)
-    assert rerank.main([str(tmp_path / "samples.jsonl"), str(tmp_path / "steps.jsonl")]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_step_accuracy_and_calibration_by_hand():
-    probabilities, labels = [0.05, 0.95, 0.95, 0.55], [False, True, False, True]
-    assert rerank.step_accuracy(probabilities, labels) == 0.75
-    error, bins = rerank.calibration(probabilities, labels)
-    assert [part["steps"] for part in bins] == [1, 1, 2]
-    assert error == pytest.approx((0.05 + 0.45 + 2 * abs(0.95 - 0.5)) / 4)
-
-
-def test_aggregations_of_steps():
-    steps = [0.5, 0.25, 0.8]
-    expected = {"product": 0.1, "minimum": 0.25, "last": 0.8, "mean": 1.55 / 3}
-    assert {name: rerank.response_score(steps, name) for name in expected} == pytest.approx(expected)
-    assert rerank.response_score([]) == 0.0
