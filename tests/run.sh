@@ -25,7 +25,8 @@ fi
 
 shopt -s nullglob
 WAITS=(tests/faults tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
-    tests/recipes/launch/test_{end_of_run,leftovers,resume,wandb_run,monitor}*.py tests/examples/test_{install,quickstart_train}*.py)
+    tests/recipes/launch/test_{end_of_run,leftovers,resume,wandb_run,monitor}*.py tests/examples/test_{install,quickstart_train}*.py
+    tests/recipes/core/test_reward_call.py)
 shopt -u nullglob
 
 LONG=("$@")

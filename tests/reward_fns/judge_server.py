@@ -50,12 +50,13 @@ def listening(*steps, delay=0.0):
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         script.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-        ready.set()
         return runner
 
     def work():
         asyncio.set_event_loop(loop)
         runner = loop.run_until_complete(start())
+        # From within the last run of the loop: a stop before it would end another one.
+        loop.call_soon(ready.set)
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
 

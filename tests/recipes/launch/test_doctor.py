@@ -138,6 +138,7 @@ def test_a_dependency_that_raises_is_reported_with_its_error(ahead):
     assert "wrapt was built for another Python" in problem + str(found)
 
 
+@pytest.mark.long
 def test_a_library_that_verl_lacks_is_one_finding(ahead):
     (ahead / "cachetools.py").write_text("raise ModuleNotFoundError('no cachetools')")
     found, _ = doctor._child("from recipes.launch import doctor; doctor.answer('verl')")

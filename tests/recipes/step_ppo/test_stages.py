@@ -318,12 +318,12 @@ def many_trajectories(tmp_path):
     return ["--trajectories", str(tmp_path / "t.jsonl")]
 
 
-IN_LONG = ("collect", "teach", "states", "score")
-"""Stages with the loop of `complete`, which asks an endpoint, or of `pairs`, which reads files."""
+IN_LONG = ("complete", "teach", "states", "score")
+"""Stages with the loop of `collect`, which asks an endpoint, or of `pairs`, which reads files."""
 
 
 @pytest.mark.parametrize(
-    "stage", ["complete", "pairs", *(pytest.param(name, marks=pytest.mark.long) for name in IN_LONG)]
+    "stage", ["collect", "pairs", *(pytest.param(name, marks=pytest.mark.long) for name in IN_LONG)]
 )
 def test_sigkill(stage, data, collected, sampled_states, tokenizer_folder, many_trajectories, tmp_path):
     """Killed twice while it writes, run again: the records of a run that was not."""

@@ -109,12 +109,13 @@ def start_endpoint():
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             endpoint.port = site._server.sockets[0].getsockname()[1]
-            ready.set()
             return runner
 
         def work():
             asyncio.set_event_loop(loop)
             runner = loop.run_until_complete(serve())
+            # From within the last run of the loop: a stop before it would end another one.
+            loop.call_soon(ready.set)
             loop.run_forever()
             loop.run_until_complete(runner.cleanup())
             loop.close()
