@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.core import files
+from recipes.core.journal import read_records
 from recipes.errors import DataError, LaunchError
 from recipes.evaluation.sample_store import read_graded
 
@@ -134,13 +135,12 @@ def export_shown(path: Path, output: Path) -> Path:
         path: the run's `responses.jsonl`. Of a step that was made again after a kill the later lines stand.
 
     Raises:
-        DataError: a file that is not there, or holds something else.
+        DataError: a file that holds something else, or nothing.
     """
-    rows = {}
-    for line in files.read_rows(path):
-        if not set(_SHOWN) <= line.keys():
-            raise DataError(f"{path} holds no responses of a training run: expected {', '.join(_SHOWN)}")
-        rows[line["step"], line["sample"]] = line | _UNKNOWN | {"problem": f"step {line['step']}"}
+    lines = list(read_records([path], torn_end=True))
+    if not lines or not all(set(_SHOWN) <= line.keys() for line in lines):
+        raise DataError(f"{path} holds no responses of a training run: expected {', '.join(_SHOWN)}")
+    rows = {(line["step"], line["sample"]): line | _UNKNOWN | {"problem": f"step {line['step']}"} for line in lines}
     reward = sum(row["reward"] for row in rows.values()) / len(rows)
     result = {"metrics": {"mean reward": {"mean": reward}}, "responses_per_problem": 2}
     created = datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()

@@ -81,12 +81,12 @@ def test_an_unfinished_evaluation_is_refused(tmp_path, capsys):
 
 
 def test_what_a_training_run_showed_is_a_log_of_its_steps(tmp_path, capsys):
-    """The first step was made again after a kill."""
+    """The first step was made again after a kill, and another kill left half a line."""
     line = {"step": 10, "sample": 0, "question": "1 + 1?", "reward": 0.0, "response": "3"}
     lines = [line, line | {"reward": 1.0, "response": "⟦1 + 1⟧ = 2"}, line | {"step": 20}]
     path = tmp_path / "run" / "responses.jsonl"
     path.parent.mkdir()
-    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"step": 30, "sam')
     assert inspect_log.main([str(path), "--output", str(tmp_path)]) == 0
     (written,) = tmp_path.glob("*.json")
     log = json.loads(written.read_text())
@@ -94,5 +94,6 @@ def test_what_a_training_run_showed_is_a_log_of_its_steps(tmp_path, capsys):
     found = [(one["id"], one["scores"]["verl_duets"]["value"], one["messages"][1]["content"]) for one in log["samples"]]
     assert found == [("step 10", 1.0, "⟦1 + 1⟧ = 2"), ("step 20", 0.0, "3")]
     assert log["results"]["scores"][0]["metrics"]["mean reward"]["value"] == 0.5
-    path.write_text('{"step": 1}\n')
-    assert inspect_log.main([str(path)]) == 2 and "no responses of a training run" in capsys.readouterr().err
+    for other in ('{"step": 1}\n', ""):
+        path.write_text(other)
+        assert inspect_log.main([str(path)]) == 2 and "no responses of a training run" in capsys.readouterr().err
