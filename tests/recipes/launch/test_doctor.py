@@ -132,6 +132,7 @@ def test_libraries_that_break_on_import_are_named_with_their_error(fake, monkeyp
     assert "undefined symbol" in found["flash-attn"].detail and "sdpa" in found["flash-attn"].detail
 
 
+@pytest.mark.long
 def test_a_dependency_that_raises_is_reported_with_its_error(ahead):
     (ahead / "wrapt.py").write_text("raise ImportError('wrapt was built for another Python')")
     found, problem = doctor._child("from recipes.launch import doctor; doctor.answer('verl')")

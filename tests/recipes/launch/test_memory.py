@@ -123,8 +123,11 @@ def test_every_setting_lowers_what_it_is_meant_to_lower(parts, override, part):
     assert after < before
 
 
-@pytest.mark.parametrize("gb", ["24", "48", "80"])
-@pytest.mark.parametrize("recipe", ["sppo", "tandem", "serl", "pasodoble", "step_ppo"])
+@pytest.mark.parametrize(
+    ("recipe", "gb"),
+    [("sppo", gb) for gb in ("24", "48", "80")]
+    + [(recipe, gb) for recipe in ("tandem", "serl", "pasodoble", "step_ppo") for gb in ("24", "80")],
+)
 def test_the_one_gpu_scale_fits_its_gpu_and_all_weights_do_not(recipe, gb, composed, monkeypatch):
     monkeypatch.setattr(memory, "device_bytes", lambda config, device: int(gb) * GIB)
     config = composed(recipe, "scale=qwen3_4b_lora_1gpu", f"one_gpu.gb={gb}")
