@@ -3,12 +3,14 @@
     python -m recipes.evaluation.report sppo=outputs/a/metrics.jsonl grpo=outputs/b/metrics.jsonl --output curve.png
 
 A run is LABEL=FILE, or FILE alone. The same label again is another seed of the same setting: seeds are drawn thin,
-their mean thick. Files joined by commas are parts of one run (before and after a resume).
+their mean thick. Files joined by commas are parts of one run (before and after a resume). A file whose lines name a
+``run``, a ``seed`` and a ``step`` is the log of a whole experiment, as those in the recipes' ``results``.
 """
 
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -179,6 +181,26 @@ def read_run(argument: str) -> Run:
     return Run(label if separator else paths[0].resolve().parent.name, read_curves(paths))
 
 
+def read_runs(argument: str) -> list[Run]:
+    """The runs of an experiment's log, or the one of :func:`read_run`.
+
+    Raises:
+        LogError: a file that cannot be read as a log.
+    """
+    path, curves = Path(argument), defaultdict(lambda: defaultdict(dict))
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if not any('"run": ' in line for line in lines[:2]):
+        return [read_run(argument)]
+    try:
+        for row in filter(lambda row: "run" in row, map(json.loads, lines)):
+            run, step = curves[row.pop("run"), row.pop("seed")], row.pop("step")
+            for metric, value in row.items():
+                run[metric][step] = float(value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise LogError(f"{path} is no log of an experiment: {type(error).__name__}: {error}") from error
+    return [Run(label, dict(run)) for (label, _), run in curves.items()]
+
+
 def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str = "") -> None:
     """Write one panel per metric to an image file; a dotted line is where the first run's held-out metric began."""
     labels = list(dict.fromkeys(run.label for run in runs))
@@ -240,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--title", default="")
     options = parser.parse_args(arguments)
     try:
-        runs = [read_run(argument) for argument in options.runs]
+        runs = [run for argument in options.runs for run in read_runs(argument)]
         print(write_report(runs, options.output, options.markdown, options.metrics, options.title))
     except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)

@@ -109,20 +109,15 @@ class Interval(NamedTuple):
 
 
 def wilson(successes: float, trials: int, *, level: float = 0.95) -> Interval:
-    """Interval of a proportion (Wilson 1927, score interval without continuity correction).
+    """Interval of a proportion (Wilson 1927), of the nearest whole number of successes.
 
     Raises:
         ValueError: impossible counts.
     """
-    from scipy.stats import norm
+    from scipy.stats import binomtest
 
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"expected 0 <= successes <= trials and trials >= 1, got {successes} of {trials}")
-    z = norm.ppf((1 + level) / 2)
-    share = successes / trials
-    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z / (1 + z**2 / trials) * (share * (1 - share) / trials + z**2 / (4 * trials**2)) ** 0.5
-    return Interval(share, max(0.0, float(centre - half)), min(1.0, float(centre + half)))
+    found = binomtest(round(successes), trials).proportion_ci(level, "wilson")
+    return Interval(successes / trials, float(found.low), float(found.high))
 
 
 def bootstrap_mean(

@@ -80,6 +80,20 @@ def test_the_command_writes_picture_and_table(log, tmp_path, capsys):
     assert "| sppo | critic/score/mean |" in capsys.readouterr().out
 
 
+def test_the_log_of_an_experiment_is_its_runs(tmp_path):
+    path = tmp_path / "experiment.jsonl"
+    path.write_text(
+        '{"command": "..."}\n'
+        '{"run": "a", "seed": 1, "step": 0, "accuracy": 0.2}\n{"run": "a", "seed": 2, "step": 0, "accuracy": 0.3}\n'
+        '{"run": "b", "seed": 1, "step": 4, "reward": 1}\n{"run": "a", "seed": 1, "step": 4, "accuracy": 0.5}\n'
+    )
+    expected = [{"accuracy": {0: 0.2, 4: 0.5}}, {"accuracy": {0: 0.3}}, {"reward": {4: 1.0}}]
+    assert report.read_runs(str(path)) == [Run(label, curves) for label, curves in zip("aab", expected, strict=True)]
+    path.write_text('{"run": "a", "seed": 1, "step": 0, "accuracy": "much"}\n')
+    with pytest.raises(LogError, match="no log of an experiment"):
+        report.read_runs(str(path))
+
+
 def test_an_unknown_metric_is_refused_with_those_there_are(log, tmp_path, capsys):
     assert report.main([str(log), "--metrics", "actor/entropy", "--output", str(tmp_path / "c.png")]) == 2
     assert "no run has actor/entropy; they have: critic/score/mean, val-core" in capsys.readouterr().err

@@ -1,11 +1,10 @@
-"""Record files of the stages: shards in order, and their merge."""
+"""Record files of the stages, in shards or whole."""
 
 import re
 
 import pytest
 
 from recipes.errors import DataError, JournalError
-from recipes.step_ppo.pipeline import merge
 from recipes.step_ppo.pipeline.records import Scores, Trajectories, Value, expand, open_journal, read
 
 
@@ -23,16 +22,11 @@ def test_shards_come_by_their_number(tmp_path):
         expand([tmp_path / "none*"])
 
 
-def test_merge_joins_shards_and_refuses_doubled_keys(tmp_path):
+def test_a_key_that_stands_in_two_files_is_refused(tmp_path):
     write(tmp_path / "s.0-of-2.jsonl", "a", "b")
-    write(tmp_path / "s.1-of-2.jsonl", "c")
-    out = tmp_path / "all.jsonl"
-    for _ in range(2):
-        merge.main([str(tmp_path / "s.*-of-2.jsonl"), "--output", str(out)])
-        assert [record["key"] for record in read([out])] == ["a", "b", "c"]
-    write(tmp_path / "again.jsonl", "c")
-    with pytest.raises(JournalError, match="repeats the key 'c'"):
-        merge.main([str(tmp_path / "*.jsonl"), "--output", str(tmp_path / "doubled.jsonl")])
+    write(tmp_path / "s.1-of-2.jsonl", "b")
+    with pytest.raises(JournalError, match="repeats the key 'b'"):
+        list(read(expand([tmp_path / "s.*-of-2.jsonl"])))
 
 
 def test_the_output_of_another_stage_is_named(tmp_path):
