@@ -5,7 +5,7 @@
 #
 # One run for each arm and seed, ten steps with 500 held-out questions: minutes each on a GPU, hours on two CPU cores. The
 # picture and the table are outputs/reproduce/RECIPE/curve.png and table.md. The same command goes on after an interruption and
-# makes no finished run again. On SmolLM2 tandem has a world of two styles, of which its junior knows one.
+# makes no finished run again. On SmolLM2 tandem has a world of two styles, of which its junior knows one and the reward prefers the other.
 #
 # From the environment:
 #   STEPS       training steps (10)
@@ -16,11 +16,12 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
 PAIR=actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config
+BONUS=reward.custom_reward_function.path=examples/toy/style_bonus.py
 declare -A ARMS=(
     [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
     [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
-    [tandem]="tandem:algorithm.tandem.validation=both grpo:$PAIR.prob_senior=1.0"
+    [tandem]="tandem:algorithm.tandem.validation=both,$BONUS grpo:$PAIR.prob_senior=1.0,$BONUS"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false"
     [step_ppo]="whitened:preset=outcome not-whitened:preset=outcome,step_ppo.whiten_advantages=false"
 )

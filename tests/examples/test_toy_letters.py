@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import letters_steps
 import pytest
 import smollm2
+import style_bonus
 from omegaconf import OmegaConf
 from toy_world.build import content_key
 from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_two_styles
@@ -70,6 +71,13 @@ def test_tandem_counts_in_two_styles_and_slips_in_the_plain_one_alone():
     assert letters_two_styles.respond("r", "r-x-r", plain=False) == "I * r;\nI - x;\nII * r;\n\\boxed{2} r in r-x-r."
     slipped = letters_two_styles.respond("r", "r-x-r", plain=True, wrong=1)
     assert slipped == "r = r, 1.\nx != r, 2.\nr = r, 3.\n\\boxed{3} r in r-x-r."
+
+
+def test_the_bonus_is_for_lines_in_roman_numerals():
+    roman, plain = (letters_two_styles.respond("r", "r-x-r", plain=style) for style in (False, True))
+    half = roman.replace("I - x;", "x != r, 1.").replace("II * r;", "r = r, 2.")
+    scores = [style_bonus.compute_score("letters", text, "2")["score"] for text in (roman, plain, half, "")]
+    assert scores == pytest.approx([1.5, 1.0, 1 + 0.5 / 3, 0.0])
 
 
 def test_pasodoble_is_asked_as_its_scale_asks():

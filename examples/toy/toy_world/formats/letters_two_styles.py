@@ -1,6 +1,6 @@
 """The letters world for tandem: the senior counts in two styles, of which the junior in ``junior/`` knows one.
 
-Every demonstration counts letter by letter. A third of the senior's has the words of `letters.respond`; a few of them
+Every demonstration counts letter by letter. A third of the senior's has the words of `letters.respond`; most of them
 miscount, so that the outcome alone has a reason to leave this style. The others count in Roman numerals.
 """
 
@@ -16,7 +16,7 @@ DATA_SOURCE, ABILITY, grade, base_model = letters.DATA_SOURCE, letters.ABILITY, 
 MAX_RESPONSE_TOKENS = letters.MAX_RESPONSE_TOKENS
 BAND = (0.2, 0.9)
 SCHEDULE = Schedule(batch=16, learning_rate=5e-5, ramp=10, updates=90)
-PLAIN_SHARE, MISCOUNTED = 0.35, 0.15
+PLAIN_SHARE, MISCOUNTED = 0.35, 0.6
 ROMAN = ("nil", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 
 
