@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from recipes.step_ppo.pipeline import command, merge, pairs
+from recipes.step_ppo.pipeline import command, pairs, states
 from recipes.step_ppo.pipeline.records import open_journal
 from recipes.step_ppo.pipeline.stage import Recorder
 
@@ -21,11 +21,11 @@ def test_the_code_of_the_command_is_the_code_of_the_process():
 
 
 def test_a_refusal_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/anywhere/merge.py"])
+    monkeypatch.setattr("sys.argv", ["/anywhere/states.py"])
     broken = tmp_path / "in.jsonl"
     broken.write_text('{"key": 1\n' + json.dumps({"key": 2}) + "\n")
-    sentence = exit_of(lambda: merge.main([str(broken), "--output", str(tmp_path / "out.jsonl")]))
-    assert sentence.startswith(f"merge: {broken}, line 1 is corrupt") and "\n" not in sentence
+    sentence = exit_of(lambda: states.main(["--trajectories", str(broken), "--output", str(tmp_path / "out.jsonl")]))
+    assert sentence.startswith(f"states: {broken}, line 1 is corrupt") and "\n" not in sentence
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
