@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -51,10 +51,14 @@ def read_curves(paths: Iterable[Path]) -> Curves:
     curves: Curves = {}
     for path in paths:
         for step, data in _lines(Path(path)):
-            for metric, value in data.items():
-                if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
-                    curves.setdefault(metric, {})[step] = float(value)
+            _add(curves, step, data)
     return {metric: dict(sorted(points.items())) for metric, points in curves.items()}
+
+
+def _add(curves: Curves, step: int, data: Mapping[str, Any]) -> None:
+    for metric, value in data.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+            curves.setdefault(metric, {})[step] = float(value)
 
 
 def _lines(path: Path) -> list[tuple[int, dict]]:
@@ -187,18 +191,16 @@ def read_runs(argument: str) -> list[Run]:
     Raises:
         LogError: a file that cannot be read as a log.
     """
-    path, curves = Path(argument), defaultdict(lambda: defaultdict(dict))
+    path, runs = Path(argument), defaultdict[tuple[str, int], Curves](dict)
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     if not any('"run": ' in line for line in lines[:2]):
         return [read_run(argument)]
     try:
         for row in filter(lambda row: "run" in row, map(json.loads, lines)):
-            run, step = curves[row.pop("run"), row.pop("seed")], row.pop("step")
-            for metric, value in row.items():
-                run[metric][step] = float(value)
+            _add(runs[row.pop("run"), row.pop("seed")], row.pop("step"), row)
     except (ValueError, TypeError, KeyError) as error:
         raise LogError(f"{path} is no log of an experiment: {type(error).__name__}: {error}") from error
-    return [Run(label, dict(run)) for (label, _), run in curves.items()]
+    return [Run(label, curves) for (label, _), curves in runs.items()]
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str = "") -> None:
