@@ -51,7 +51,8 @@ def check_rewards(rows: dict, prm: Path, world: Path) -> None:
             ends = covering_tokens(offsets["offset_mapping"], [step.end for step in steps])[:-1]
             asked = tokenizer.decode(row["prompts"], skip_special_tokens=True)
             (letter,) = {letter for question, letter in gold.items() if question in asked}
-            outcomes.add(right := re.findall(r"\b[A-D]\b", text.partition("Finish")[2]) == [letter])
+            between = re.split("Finish", text)[1:2]  # up to a second one, as the original reads it
+            outcomes.add(right := re.findall("[A-D]", "".join(between)) == [letter])
             values = torch.tensor([*good[ends].tolist(), float(right)])
             expected[[*ends, -1]] = values.diff(prepend=torch.zeros(1))
             rewarded += len(ends) > 1

@@ -268,10 +268,11 @@ def test_close_ends_waiting_tasks_and_all_processes(processes_of):
     before = set(processes_of(os.getpid()))
     made = Pool(workers=2, preload=("pool_tasks",))
     futures = [made.submit("pool_tasks:sleep", 5) for _ in range(6)]
-    time.sleep(1.0)
     # An earlier test's processes may still be on their way out, so only those of this pool are looked at.
-    ours = set(processes_of(os.getpid())) - before
-    assert len(ours) >= 3, "a fork server and two workers"
+    end = time.monotonic() + 30
+    while len(ours := set(processes_of(os.getpid())) - before) < 3:
+        assert time.monotonic() < end, "a fork server and two workers"
+        time.sleep(0.1)
     made.close()
     assert {future.result(timeout=10).kind for future in futures} <= {Kind.POOL_DOWN, Kind.KILLED}
     assert not ours & set(processes_of(os.getpid()))

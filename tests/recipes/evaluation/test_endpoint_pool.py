@@ -96,7 +96,8 @@ def test_an_overloaded_endpoint_gets_less_and_nothing_is_lost(serve):
 def test_an_endpoint_that_fails_from_some_time_on_is_left_out(serve, capsys, status):
     good, bad = serve(0.02), serve(0.02, status=lambda count: 200 if count <= 5 else status)
     engine = write([bad.url, good.url])
-    assert 5 < len(bad.asked) <= 5 + FAILURES + 1
+    # Two at once: the first fault may overtake the last success, and one more is under way at the end.
+    assert 5 < len(bad.asked) <= 5 + 1 + FAILURES + 1
     said = capsys.readouterr().err
     assert said.count("left out") == 1 and bad.url.removeprefix("http://").removesuffix("/v1") in said
     asked = len(bad.asked)
