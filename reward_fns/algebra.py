@@ -91,7 +91,7 @@ def decide(question: Question, gold: str, pred: str) -> bool:
             return _same_relation(gold, pred)
         if question == "rounds":
             decimal = read_number(pred)
-            value, tolerance = constant(read_formula(gold))
+            value, _ = constant(read_formula(gold))
             return decimal is not None and rounds_to(value, decimal.value, decimal.decimals or 0)
         return same_set(read_set(gold), read_set(pred))
     except (Unreadable, NoSet, TooLarge, Undefined):

@@ -22,6 +22,12 @@ API = ("math", "majority", "multiple_choice", "judge", "format", "extract", "res
 MERMAID = """  - pymdownx.superfences:
       custom_fences: [{name: mermaid, class: mermaid, format: !!python/name:pymdownx.superfences.fence_code_format }]
 """
+# The theme is narrow, breaks code in a cell anywhere, and leaves room for a table of contents that a page has not.
+CSS = """.md-grid { max-width: 70rem; }
+.md-typeset td code { word-break: normal; }
+.md-typeset table:not([class]) :is(td, th) { padding: .6em .9em; }
+.md-sidebar--secondary:not(:has(.md-nav__link)) { display: none; }
+"""
 
 
 def lay_out(folder: Path) -> None:
@@ -34,6 +40,7 @@ def lay_out(folder: Path) -> None:
             copy = folder / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+    (folder / "site.css").write_text(CSS, "utf-8")
     api = [f"## reward_fns.{name}\n\n::: reward_fns.{name}\n" for name in API]
     (folder / "reward_fns" / "API.md").write_text("# reward_fns: API\n\n" + "\n".join(api), "utf-8")
 

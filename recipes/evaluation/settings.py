@@ -24,7 +24,6 @@ from reward_fns.extract import AnswerScope
 
 Text = Annotated[str, Len(1)]
 Reading = Literal["sentence_handoff", "word_handoff", "legibility"]
-READINGS: tuple[Reading, ...] = ("sentence_handoff", "word_handoff", "legibility")
 # The response limit of thinking models whose generation config states none.
 THINKING_TOKENS = 32_768
 _GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 3072}

@@ -68,7 +68,7 @@ def our_name(key: str) -> str | None:
 
 
 VERL_CONFIG = "pkg://verl.trainer.config"
-SHARED_CONFIGS = ("pkg://recipes.core.config", "pkg://recipes.core.config")
+SHARED_CONFIG = "pkg://recipes.core.config"
 # Nodes of verl's tree that hold keys for somebody else (an engine, Ray, a model config, a user's function).
 FREE_FORM = re.compile(r"(^|\.)((?!val_kwargs)\w*kwargs|override_config|ray_init|env_vars|\w*custom\w*|extra\w*)(\.|$)")
 
@@ -135,7 +135,7 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
             hint = f"; a value with special characters stands in quotes: {key}=\"'{value}'\"" if key and value else ""
             raise ConfigError(f"cannot read {override!r} as key=value: {_first_line(error)}{hint}", key) from error
     GlobalHydra.instance().clear()
-    path = f"hydra.searchpath=[{','.join([VERL_CONFIG, *SHARED_CONFIGS])}]"
+    path = f"hydra.searchpath=[{VERL_CONFIG},{SHARED_CONFIG}]"
     try:
         with initialize_config_module(module, version_base=None):
             return _with_its_choices(compose(config_name=name, overrides=[path, *overrides], return_hydra_config=True))
