@@ -2,7 +2,7 @@
 # Install as examples/quickstart.sh does and run the tests; --long adds the slower ones. Other arguments go to one pytest.
 #
 # Lanes run side by side: trainings and other real runs (runs), what needs a core (units, other_units), what mostly waits
-# for processes, limits and servers (waits). Each line comes as it is printed, behind the name of its lane, and stands in
+# for processes, limits, servers and Ray (waits). Each line comes as it is printed, behind the name of its lane, and stands in
 # outputs/tests_LANE.log. What failed beside other lanes runs once more alone, and counts as failed if it fails again;
 # outputs/failed_first.txt names it all the same. At the end comes a table of what every test file took.
 #
@@ -26,12 +26,14 @@ fi
 shopt -s nullglob
 WAITS=(tests/faults tests/reward_fns/test_{endpoint,hostile_load,judge,pool}*.py
     tests/recipes/launch/test_{end_of_run,leftovers,resume,wandb_run,monitor}*.py tests/examples/test_{install,quickstart_train}*.py
-    tests/recipes/core/test_reward_call.py)
+    tests/recipes/core/test_{reward_call,data_plane}.py tests/recipes/launch/test_cluster.py
+    tests/recipes/{serl/test_step,serl/test_queue,step_ppo/test_trainer,tandem/test_junior_weight}.py)
 shopt -u nullglob
 
 LONG=("$@")
 declare -A ARGUMENTS LANES CODES
-ARGUMENTS[runs]="-m e2e"
+# Collecting the other files would take as long as a short test.
+ARGUMENTS[runs]="-m e2e $(grep -rl --include="test_*.py" "mark\.e2e" tests | sort | tr "\n" " ")"
 ARGUMENTS[waits]="${WAITS[*]}"
 ARGUMENTS[units]="tests/recipes ${WAITS[*]/#/--ignore=}"
 ARGUMENTS[other_units]="--ignore=tests/recipes ${WAITS[*]/#/--ignore=}"

@@ -4,7 +4,6 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LENGTHS = (3, 1, 2, 4)
 KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 INFO = [{"reward_extra_info": {"score": number}} for number in range(4)]

@@ -26,7 +26,6 @@ def log(tmp_path):
     )
 
 
-@pytest.mark.e2e
 def test_reads_what_verl_writes(tmp_path, monkeypatch):
     from verl.utils.tracking import FileLogger
 

@@ -82,7 +82,6 @@ def test_services_are_told_by_name():
     assert cluster.services(wanted | {"HOME": "/", "MY_WANDB_X": "", "HF_HOME": "/"}) == wanted
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_keys_reach_the_workers_of_a_joined_cluster_and_not_the_config(monkeypatch):
     """Workers get them from the task runner, through actors with an environment of their own, as verl starts them."""

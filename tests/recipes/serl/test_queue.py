@@ -9,7 +9,6 @@ from recipes.serl.pool import Instruction
 from recipes.serl.settings import SerlSettings
 from reward_fns.result import Score, Skip, to_verl
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 WORDS = {1: "\\boxed{7}", 2: "\\boxed{8}", 3: "I see"}
 LENGTHS = (3, 1, 2, 4)
 

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 
 from reward_fns.result import Score, Skip, to_verl
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 SEEDS = [f"Seed {i}: how much is {i} of thing{i} plus {i + 1} of place{i}?" for i in range(30)]
 N = 4
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LENGTHS = (3, 1, 4, 2)
 KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 

@@ -115,12 +115,7 @@ def masks():
     return [*found[:2], torch.zeros_like(found[2]), found[3]]
 
 
-e2e = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
-
 class TestOnTheDataPlane:
-    pytestmark = e2e
-
     @pytest.mark.parametrize("normaliser", ["senior", "response"])
     @pytest.mark.parametrize("weight", [0.2, 0.5, 1.0])
     def test_loss_and_gradient_equal_a_hand_computation(self, queue, masks, weight, normaliser):
