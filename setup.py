@@ -12,8 +12,8 @@ BASE = [
     "TransferQueue>=0.1.10",  # verl's V1 trainer imports it; verl only lists it in an extra
     "transformers>=5.9,<5.13",
     "torch>=2.11",
-    "math-verify[antlr4_9_3]>=0.9,<0.10",
-    "antlr4-python3-runtime==4.9.3",  # hydra and omegaconf share it; an older pip drops the extra above
+    "math-verify>=0.9,<0.10",
+    "antlr4-python3-runtime==4.9.3",  # as hydra and omegaconf have it
     "accelerate>=1.10",
     "aiohttp>=3.9",
     "datasets>=4.7",
