@@ -20,7 +20,7 @@ from recipes.launch.leftovers import remove_leftovers
 from recipes.launch.monitor import STAGES
 
 POLL_SECONDS = 1.0
-SILENT_SECONDS = 20.0
+SILENT_SECONDS = 60.0
 GRACE_SECONDS = 20.0
 LOG_LINES_ON_FAILURE = 25
 STAGE_LINE = re.compile(rf"^\w+: ({'|'.join(meaning for _, meaning in STAGES)}) \(\d+ s\)$", re.MULTILINE)
@@ -168,7 +168,7 @@ def _watch(
                     _say(progress, f"{time.monotonic() - started:4.0f} s: {now}")
                     spoken = time.monotonic()
             elif time.monotonic() - spoken > SILENT_SECONDS:
-                _say(progress, f"{time.monotonic() - started:4.0f} s: at work on the next step (log: {log})")
+                _say(progress, f"{time.monotonic() - started:4.0f} s: at work on the next step")
                 spoken = time.monotonic()
             time.sleep(POLL_SECONDS)
 
