@@ -77,7 +77,7 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
 
 
 def test_a_run_that_loads_for_long_says_what_it_does(tmp_path):
-    """A second instead of twenty between two lines; the stages are those that the run tells."""
+    """A second instead of sixty between two lines; the stages are those that the run tells."""
     code = """
 import sys, time
 time.sleep(3)
