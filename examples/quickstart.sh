@@ -67,6 +67,8 @@ main() {
         train "$recipe" "$steps" "$seed" "$out/$recipe" "$world" "$held_out" "$toy" || return 1
         "$DUETS_PYTHON" examples/quickstart_report.py "$out/$recipe/metrics.jsonl" --curve "$out/$recipe/curve.png" \
             --held-out "$held_out" --title "$recipe, $(basename "$world")" --answers "$out/$recipe/answers" || return 1
+        [[ -n "$toy" ]] || echo "next, ten steps that keep checkpoints:" \
+            "$DUETS_PYTHON -m recipes.$recipe.main scale=smollm2_135m ${REAL[$recipe]:-}"
     done
 }
 

@@ -37,7 +37,9 @@ class VllmEngine:
         options = dict(options or {})
         if current_platform.is_cpu():
             # A seeded request whose prompt is split ends the engine: it rewinds a generator, which the CPU's refuses.
-            options.setdefault("enable_chunked_prefill", False)
+            # By itself vLLM fills nine tenths of the host's memory, and compiles for a minute or more.
+            plain = {"enable_chunked_prefill": False, "enforce_eager": True, "kv_cache_memory_bytes": 4 << 30}
+            options = plain | options
             # In this process: its engine and its worker would be two more that import all of vLLM, and may be orphaned.
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         try:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from recipes.core.sampling import EndpointEngine, Request, Sampling, in_parallel, request_seed
-from recipes.core.vllm_engine import Gathered
+from recipes.core.vllm_engine import Gathered, VllmEngine
 from recipes.errors import ConfigError, EnvironmentProblem
 from reward_fns.completions import Answer, Completion
 from reward_fns.endpoint import EndpointSettings
@@ -229,6 +229,15 @@ def test_what_the_engine_raises_reaches_those_who_wait_and_nobody_else():
 
     found, after = asyncio.run(main())
     assert found[0].texts == ["1"] and str(found[1]) == "ended" and after == ["3"]
+
+
+def test_on_a_cpu_an_engine_leaves_memory_to_others_and_compiles_nothing_unless_told(monkeypatch):
+    import vllm
+
+    monkeypatch.setattr(vllm, "LLM", lambda model, **options: pytest.fail(repr(options)))
+    for given, taken in ({}, "True, 'kv_cache_memory_bytes': 4294967296"), ({"enforce_eager": False}, "False"):
+        with pytest.raises(pytest.fail.Exception, match=f"'enforce_eager': {taken}"):
+            VllmEngine("m", given)
 
 
 @pytest.mark.e2e
