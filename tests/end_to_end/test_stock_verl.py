@@ -23,6 +23,8 @@ def test_main_ppo_with_our_names(start, toy_world, monkeypatch):
         "+platform=cpu",
         "data.train_batch_size=32",
         "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
     ]
     config = compose_config("recipes.sppo.config", "sppo", small)
     defaults = flatten(verl_defaults())
