@@ -96,7 +96,7 @@ def _with_bound_names_alike(gold: str, pred: str) -> tuple[str, str]:
     gold, pred = (_DIFFERENTIAL.sub(r"\1", text) for text in (gold, pred))
     fresh = [letter for letter in "uvwpqrzjhlmn" if letter not in gold + pred]
     for old, other, new in zip(*names, fresh, strict=False):
-        gold, pred = _with_letter(gold, old, new), _with_letter(pred, other, new)
+        gold, pred = _with_letter(gold, old, new) or gold, _with_letter(pred, other, new) or pred
     return gold, pred
 
 

@@ -99,7 +99,7 @@ def with_example(prompt: Prompt, example: str) -> Prompt:
     """
     if not isinstance(prompt, str):
         last = prompt[-1]
-        return [*prompt[:-1], {**last, "content": with_example(last["content"], example)}]
+        return [*prompt[:-1], {**last, "content": str(with_example(last["content"], example))}]
     for instruction in (REACT_INSTRUCTION, MATH_INSTRUCTION):
         head = f"{instruction}\n\n"
         if prompt.startswith(head):
