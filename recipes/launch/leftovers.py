@@ -98,13 +98,19 @@ def dead_runs() -> list[RunRecord]:
 
 
 def processes_of(names: set[str]) -> list[psutil.Process]:
-    """Processes of this user whose environment names one of these runs, this process left out."""
-    processes = []
-    for process in psutil.process_iter():
+    """Processes whose environment names one of these runs, and what they started; this process left out.
+
+    Ray's agents write their titles over their environment: they are known by their parent alone.
+    """
+    every, of_runs = {}, set()
+    for process in psutil.process_iter(["ppid"]):
+        every[process.pid] = process
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            if process.pid != os.getpid() and process.environ().get(VARIABLE) in names:
-                processes.append(process)
-    return processes
+            if process.environ().get(VARIABLE) in names:
+                of_runs.add(process.pid)
+    while started := {pid for pid, process in every.items() if process.info["ppid"] in of_runs} - of_runs:
+        of_runs |= started
+    return [every[pid] for pid in sorted(of_runs - {os.getpid()})]
 
 
 def wait_until_gone(record: RunRecord, seconds: float) -> list[psutil.Process]:
