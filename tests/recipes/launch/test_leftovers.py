@@ -69,8 +69,10 @@ def test_a_killed_run_leaves_nothing_of_its_own_and_names_what_may_be_anothers(d
     os.utime(older, (1, 1))
     kill(process)
     try:
-        # Python's tracker of shared memory is the second.
-        assert leftovers.remove_leftovers() == ["2 processes of a run that was killed", f"shared memory {weights.name}"]
+        # Python's tracker of shared memory is the second, unless it has gone by itself.
+        ended, *removed = leftovers.remove_leftovers()
+        assert ended in [f"{n} processes of a run that was killed" for n in (1, 2)]
+        assert removed == [f"shared memory {weights.name}"]
         assert older.exists() and other.exists() and not weights.exists()
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
         _, command, files = leftovers.unowned_line().partition(": rm ")
