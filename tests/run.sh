@@ -2,7 +2,7 @@
 # Install as examples/quickstart.sh does and run the tests; --long adds the slower ones. Other arguments go to one pytest.
 #
 # Lanes run side by side: trainings and other real runs (runs), what needs a core (units, other_units), what mostly waits
-# for processes, limits, servers and Ray (waits). Each line comes as it is printed, behind the name of its lane, and stands in
+# for processes, limits, servers and Ray (waits). Each line comes as it is printed, behind its lane's name, and stands in
 # outputs/tests_LANE.log. What failed beside other lanes runs once more alone, and counts as failed if it fails again;
 # outputs/failed_first.txt names it all the same. At the end comes a table of what every test file took.
 #

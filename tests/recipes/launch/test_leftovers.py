@@ -103,6 +103,17 @@ def test_a_mapped_segment_is_neither_taken_nor_named(driver):
         segment.close()
 
 
+def test_what_a_process_of_a_run_started_is_the_runs_without_the_environment(state):
+    """Ray's agents have none that can be read."""
+    record = leftovers.begin_run()
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], env={}).pid, flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pids = {child.pid, int(child.stdout.readline())}
+    processes = leftovers.processes_of({record.name})
+    leftovers.stop_processes(processes)
+    assert {process.pid for process in processes} == pids
+
+
 def test_a_recycled_pid_is_not_the_driver(state):
     record = leftovers.begin_run()
     os.environ.pop(leftovers.VARIABLE)
