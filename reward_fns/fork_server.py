@@ -26,20 +26,11 @@ class Worker:
     Attributes:
         server_pid: process id of the fork server that it is a child of.
         connection: our end of its connection.
-        wake_pipe: our end of the pipe that wakes us when replies are there.
-        cpu_seconds: CPU time that it had used by its last reply.
     """
 
     pid: int
     server_pid: int
     connection: socket.socket
-    wake_pipe: int
-    cpu_seconds: float = 0.0
-
-    def disconnect(self) -> None:
-        """Close our ends; the process is left alone."""
-        self.connection.close()
-        os.close(self.wake_pipe)
 
 
 @dataclass
@@ -88,17 +79,14 @@ class ForkServer:
     @staticmethod
     def _fork(server: _Server, memory_limit: int) -> Worker:
         ours, theirs = socket.socketpair()
-        wake_pipe, its_end = os.pipe()
-        worker = Worker(0, server.process.pid, ours, wake_pipe)
         try:
-            worker.pid = server.ask(b"F%d" % memory_limit, [theirs.fileno(), its_end])
+            pid = server.ask(b"F%d" % memory_limit, [theirs.fileno()])
         except BaseException:
-            worker.disconnect()
+            ours.close()
             raise
         finally:
             theirs.close()
-            os.close(its_end)
-        return worker
+        return Worker(pid, server.process.pid, ours)
 
     def reap(self, worker: Worker) -> int | None:
         """Kill a worker if it still runs; its exit code (negative: a signal), or None when its fork server is gone."""

@@ -23,12 +23,8 @@ from typing import Any
 from reward_fns import worker_memory
 
 HEADER = struct.Struct("!Q?")
-"""Before a request: its length, and whether another comes with it. Before a reply: its length, and whether the worker
-retires."""
+"""Before a request or a reply: its length and, of a reply, whether the worker retires."""
 MAX_REPLY_BYTES = 16 << 20
-MAX_BYTES_UNANNOUNCED = 16 << 10
-"""Bytes of replies, at most, that lie in the socket unannounced: they must fit its buffer."""
-MAX_SECONDS_UNANNOUNCED = 0.01
 _PLAIN_SCALARS = (type(None), bool, int, float, str, bytes)
 _PR_SET_PDEATHSIG = 1
 
@@ -65,8 +61,7 @@ def answer(request: bytes) -> tuple[bytes, bool]:
     """Run one request.
 
     Returns:
-        The marshalled reply `(kind, value, seconds, end, cpu)`, `end` by the clock of time.monotonic and `cpu` the CPU
-        time of the worker so far, and whether the worker must retire (its memory was exhausted).
+        The marshalled reply `(kind, value, seconds)`, and whether the worker must retire (its memory was exhausted).
     """
     started = time.perf_counter()
     retire = False
@@ -75,7 +70,7 @@ def answer(request: bytes) -> tuple[bytes, bool]:
         reference, args, kwargs = pickle.loads(request)  # noqa: S301
         value = resolve(reference)(*args, **kwargs)
         check_plain(value)
-        reply = marshal.dumps(("done", value, *_clocks(started)))
+        reply = marshal.dumps(("done", value, time.perf_counter() - started))
         if len(reply) > MAX_REPLY_BYTES:
             raise ValueError(f"the result takes {len(reply)} bytes, more than {MAX_REPLY_BYTES}")
         return reply, False
@@ -85,49 +80,19 @@ def answer(request: bytes) -> tuple[bytes, bool]:
         kind, detail = "raised", f"{type(error).__name__}: {error}"[:500]
     except SystemExit as error:
         kind, detail = "raised", f"SystemExit: {error.code!r}"[:500]
-    return marshal.dumps((kind, detail, *_clocks(started))), retire
+    return marshal.dumps((kind, detail, time.perf_counter() - started)), retire
 
 
-def _clocks(started: float) -> tuple[float, float, float]:
-    return time.perf_counter() - started, time.monotonic(), time.process_time()
-
-
-def _wake(wake_pipe: int) -> None:
-    try:
-        os.write(wake_pipe, b"!")
-    except BlockingIOError:
-        pass  # the pipe is full of signals, of which the parent will see one
-
-
-def work(connection: socket.socket, wake_pipe: int, memory_limit: int) -> None:
-    """The loop of one worker: one request after the other, until end of file or until its memory has grown.
-
-    Replies are sent at once, but the parent sleeps until the wake pipe is written to: after the last of several
-    requests, and in between when it has not been for long.
-    """
+def work(connection: socket.socket, memory_limit: int) -> None:
+    """The loop of one worker: one request after the other, until end of file or until its memory has grown."""
     memory = worker_memory.hold(memory_limit)
-    requests = connection.makefile("rb", buffering=1 << 16)
-    os.set_blocking(wake_pipe, False)
-    unannounced, announced_at = 0, time.monotonic()
-    while header := requests.read(HEADER.size):
-        length, more = HEADER.unpack(header)
-        reply, retire = answer(requests.read(length))
+    requests = connection.makefile("rb")
+    retire = False
+    while not retire and (header := requests.read(HEADER.size)):
+        reply, retire = answer(requests.read(HEADER.unpack(header)[0]))
         # A cache that grew must not use up the allowance of the next sample.
         retire = retire or memory.half_used
-        unannounced += len(reply)
-        header = HEADER.pack(len(reply), retire)
-        if unannounced > MAX_BYTES_UNANNOUNCED:
-            connection.sendall(header)
-            _wake(wake_pipe)  # the parent finds the header and stays awake for the rest
-            connection.sendall(reply)
-        else:
-            connection.sendall(header + reply)
-        now = time.monotonic()
-        if retire or not more or unannounced > MAX_BYTES_UNANNOUNCED or now - announced_at > MAX_SECONDS_UNANNOUNCED:
-            _wake(wake_pipe)
-            unannounced, announced_at = 0, now
-        if retire:
-            return
+        connection.sendall(HEADER.pack(len(reply), retire) + reply)
 
 
 def _end_with(parent: int) -> None:
@@ -137,7 +102,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _become_worker(connection: socket.socket, wake_pipe: int, server_pid: int, memory_limit: int) -> None:
+def _become_worker(connection: socket.socket, server_pid: int, memory_limit: int) -> None:
     _end_with(server_pid)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -146,7 +111,7 @@ def _become_worker(connection: socket.socket, wake_pipe: int, server_pid: int, m
     except OSError:
         pass  # a container may forbid it; then the kernel chooses by size alone
     try:
-        work(connection, wake_pipe, memory_limit)
+        work(connection, memory_limit)
     except (ConnectionError, KeyboardInterrupt):
         pass
     finally:
@@ -162,7 +127,7 @@ def serve(control: socket.socket, parent: int) -> None:
             if os.getppid() != parent:
                 return
             continue
-        message, descriptors, _, _ = socket.recv_fds(control, 64, 2)
+        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
         if not message:
             return
         command, number = message[:1], int(message[1:])
@@ -171,9 +136,8 @@ def serve(control: socket.socket, parent: int) -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                _become_worker(connection, descriptors[1], server_pid, number)
+                _become_worker(connection, server_pid, number)
             connection.close()
-            os.close(descriptors[1])
             control.send(b"%d" % pid)
         else:
             # Not waited for until now, so the number cannot have passed to another process.

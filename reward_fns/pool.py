@@ -130,9 +130,7 @@ class Pool:
         self._finalizer: weakref.finalize | None = None
 
     def _start(self) -> None:
-        self._slots = [
-            Slot(self._tasks, self._fork_server, self.memory_limit, self.workers) for _ in range(self.workers)
-        ]
+        self._slots = [Slot(self._tasks, self._fork_server, self.memory_limit) for _ in range(self.workers)]
         self._finalizer = weakref.finalize(self, _shut_down, self._tasks, self._fork_server, self.workers)
         for slot in self._slots:
             slot.start()

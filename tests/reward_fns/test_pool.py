@@ -78,49 +78,24 @@ def test_a_task_whose_worker_is_killed_once_is_done_again(pool, tmp_path):
     assert pool.run("pool_tasks:kill_self_once", str(tmp_path / "marker")).value == "survived"
 
 
-@pytest.fixture
-def single(monkeypatch):
-    """A pool of one worker that is sent eight tasks at a time, busy for long enough to fill its queue."""
-    monkeypatch.setattr("reward_fns.slot.BATCH_SECONDS", 1e9)
-    with Pool(workers=1, preload=("pool_tasks",)) as made:
-        made.run("pool_tasks:double", 1)
-        made.submit("pool_tasks:sleep", 0.3)
-        yield made
-
-
 @pytest.mark.parametrize(
     ("task", "kind"), [("spin", Kind.TIME_OUT), ("read_nothing", Kind.CRASH), ("kill_self", Kind.KILLED)]
 )
-def test_what_is_sent_together_with_a_bad_task_is_done_once_all_the_same(single, tmp_path, task, kind):
+def test_what_waits_behind_a_bad_task_is_done_once_all_the_same(tmp_path, task, kind):
     journal = tmp_path / "journal"
-    calls = [single.submit("pool_tasks:note", str(journal), i) for i in range(20)]
-    bad = single.submit(f"pool_tasks:{task}", time_limit=0.5)
-    calls += [single.submit("pool_tasks:note", str(journal), i) for i in range(20, 40)]
-    assert [call.result(timeout=30).value for call in calls] == list(range(40))
-    assert bad.result(timeout=30).kind is kind
+    with Pool(workers=1, preload=("pool_tasks",)) as single:
+        calls = [single.submit("pool_tasks:note", str(journal), i) for i in range(20)]
+        bad = single.submit(f"pool_tasks:{task}", time_limit=0.5)
+        calls += [single.submit("pool_tasks:note", str(journal), i) for i in range(20, 40)]
+        assert [call.result(timeout=30).value for call in calls] == list(range(40))
+        assert bad.result(timeout=30).kind is kind
     assert sorted(map(int, journal.read_text().split())) == list(range(40))
 
 
-def test_what_was_done_before_a_hang_is_told_before_it_ends(single):
-    calls = [single.submit("pool_tasks:double", i) for i in range(20)]
-    hanging = single.submit("pool_tasks:spin", time_limit=20)
-    for i in range(20):
-        single.submit("pool_tasks:double", i)
-    assert [call.result(timeout=3).value for call in calls] == list(range(0, 40, 2))
-    assert not hanging.done()
-
-
-def test_each_of_several_tasks_has_the_whole_time_limit(single):
-    outcomes = single.map("pool_tasks:sleep", [(0.25,)] * 17, time_limit=1.0)
-    assert {outcome.kind for outcome in outcomes} == {Kind.DONE}
-
-
-def test_long_texts_travel_both_ways_among_short_ones(pool, monkeypatch):
-    monkeypatch.setattr("reward_fns.slot.POLL_SECONDS", 60.0)  # every reply is announced
-    texts = ["ab" * (500_000 if i % 3 == 0 else 4_000 if i % 3 == 1 else 3) for i in range(120)]
-    for _ in range(2):
-        outcomes = pool.map("pool_tasks:reverse", [(text,) for text in texts])
-        assert [outcome.value for outcome in outcomes] == [text[::-1] for text in texts]
+def test_long_texts_travel_both_ways(pool):
+    texts = ["ab" * length for length in (500_000, 4_000, 3)] * 20
+    outcomes = pool.map("pool_tasks:reverse", [(text,) for text in texts])
+    assert [outcome.value for outcome in outcomes] == [text[::-1] for text in texts]
 
 
 def busy_loop():
