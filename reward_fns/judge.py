@@ -11,7 +11,6 @@ import functools
 import re
 import secrets
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -72,52 +71,29 @@ def read_verdict(reply: Any, word: str, pattern: str, out_of: float | None = Non
     return stated[-1].upper() if len(verdicts) == 1 else None
 
 
-# A limit on requests in flight that gives way to an endpoint that is overloaded.
-#
-# Additive increase, multiplicative decrease, as in TCP (Chiu and Jain 1989): each call that went through raises the
-# limit by one over itself, each that the endpoint turned away halves it. Callers beyond the limit wait in their order.
 class BackPressure:
-    """The limit for one event loop; `limit` moves between 1 and `most`.
+    """A limit on requests in flight that gives way to an endpoint that is overloaded, between 1 and `most`.
 
-    Args:
-        most: requests in flight at most.
+    Additive increase, multiplicative decrease, as in TCP (Chiu and Jain 1989): a call that went through raises the
+    limit by one over itself, one that the endpoint turned away halves it. It belongs to one event loop.
     """
 
     def __init__(self, most: int):
-        self.most = most
-        self.limit = float(most)
-        self.in_flight = 0
-        self._waiting: deque[asyncio.Future] = deque()
+        self.most, self.limit, self.in_flight = most, float(most), 0
+        self._changed = asyncio.Condition()
 
     async def enter(self) -> None:
         """Wait for a place."""
-        while self.in_flight >= int(self.limit):
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._wake_next()  # the place that was meant for this caller
-                raise
-            finally:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-        self.in_flight += 1
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.in_flight < int(self.limit))
+            self.in_flight += 1
 
-    def leave(self, turned_away: bool) -> None:
+    async def leave(self, turned_away: bool) -> None:
         """Give the place back, and say whether the endpoint was overloaded."""
         self.in_flight -= 1
         self.limit = max(1.0, self.limit / 2) if turned_away else min(float(self.most), self.limit + 1 / self.limit)
-        for _ in range(max(0, int(self.limit) - self.in_flight)):
-            self._wake_next()
-
-    def _wake_next(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        async with self._changed:
+            self._changed.notify_all()
 
 
 Matrix = list[list[float | None]]
@@ -182,7 +158,7 @@ class Judge:
         self.options = options
         self.cost = Cost()
         self._endpoint = Endpoint(options)
-        self._memory: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        self._memory: dict[tuple[str, ...], str] = {}
         self._per_loop: weakref.WeakKeyDictionary[Any, BackPressure] = weakref.WeakKeyDictionary()
 
     async def grade(
@@ -272,7 +248,6 @@ class Judge:
         key = (task.replace(word, ""), *(f"{name}:{text}" for name, text in texts))
         if key in self._memory:
             self.cost.remembered += 1
-            self._memory.move_to_end(key)
             return self._memory[key]
         try:
             verdict = await self._request(task, marked, word, pattern, out_of)
@@ -281,8 +256,8 @@ class Judge:
             return Fail(reason) if error.kind == "refused" else Skip(reason)
         if self.options.temperature == 0 and self.options.cache_size:
             self._memory[key] = verdict
-            while len(self._memory) > self.options.cache_size:
-                self._memory.popitem(last=False)
+            if len(self._memory) > self.options.cache_size:
+                del self._memory[next(iter(self._memory))]
         return verdict
 
     async def _request(self, task: str, marked: str, word: str, pattern: str, out_of: float | None) -> str:
@@ -305,7 +280,7 @@ class Judge:
                 max_tokens=self.options.max_tokens,
             )
         finally:
-            pressure.leave(turned_away=self._overloads() > before)
+            await pressure.leave(turned_away=self._overloads() > before)
 
     def _overloads(self) -> int:
         return sum(self._endpoint.counts[reason] for reason in _OVERLOADED)

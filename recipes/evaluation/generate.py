@@ -106,14 +106,11 @@ class Generator:
                 "sampling.preset",
             ) from error
 
-    def samples(
-        self, benchmark: Benchmark, name: str, on_done: OnDone = lambda problem, samples: None
-    ) -> dict[str, list[SampledResponse]]:
+    def samples(self, benchmark: Benchmark, name: str) -> dict[str, list[SampledResponse]]:
         """All responses to a benchmark, finished problems taken from `output_dir/name`.
 
         Args:
             name: of the model, and of its folder.
-            on_done: called with each problem and its responses as they are stored, while the engine writes the next.
 
         Raises:
             LaunchError: the store holds responses of other settings, or an engine fails.
@@ -134,17 +131,13 @@ class Generator:
             sampling.n,
         )
 
-        def add(problem: str, samples: Sequence[SampledResponse]) -> None:
-            store.add(problem, samples)
-            on_done(problem, samples)
-
         try:
             missing = [problem for problem in benchmark.problems if problem.id not in store.finished]
             if missing and self._together == "sentence_handoff":
-                self._hand_off(benchmark, missing, add)
+                self._hand_off(benchmark, missing, store.add)
             elif missing:
                 requests = [self._request(benchmark, problem) for problem in missing]
-                self._engine("model").write(requests, sampling, add)
+                self._engine("model").write(requests, sampling, store.add)
             return {problem.id: store.finished[problem.id] for problem in benchmark.problems}
         finally:
             store.close()

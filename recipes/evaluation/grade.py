@@ -1,8 +1,7 @@
 """Grade the responses to a benchmark with `reward_fns`, and group equal answers for the majority vote."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -156,39 +155,6 @@ def _choice_problem(problem: Problem, letters: str) -> str | None:
     if problem.options and letters.index(letter) >= len(problem.options):
         return f"gold {letter} of {len(problem.options)} options"
     return None
-
-
-class RunningGrader:
-    """Grades the problems of one benchmark one by one, in a thread beside the engine; close it at the end.
-
-    Args:
-        grade_problems: grades responses by problem; the problems must not depend on each other.
-    """
-
-    def __init__(self, grade_problems: Callable[[Samples], dict[str, list[Grade]]]):
-        self._grade_problems = grade_problems
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
-        self._running: dict[str, Future] = {}
-
-    def add(self, problem: str, samples: Sequence[SampledResponse]) -> None:
-        """Queue the responses to a problem."""
-        self._running[problem] = self._thread.submit(self._grade_problems, {problem: samples})
-
-    def grades(self, samples: Samples) -> dict[str, list[Grade]]:
-        """The grades of all problems, in the order of `samples`; those never queued are graded now, together.
-
-        Raises:
-            Whatever `grade_problems` raises.
-        """
-        rest = {problem: responses for problem, responses in samples.items() if problem not in self._running}
-        graded = self._grade_problems(rest) if rest else {}
-        for problem in samples.keys() & self._running.keys():
-            graded |= self._running[problem].result()
-        return {problem: graded[problem] for problem in samples}
-
-    def close(self) -> None:
-        """Drop what is queued and let the thread end."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
 
 
 # The numbers of one model on one benchmark, each with its interval and its denominator.

@@ -19,7 +19,7 @@ from recipes.errors import ConfigError, DataError, EnvironmentProblem, LaunchErr
 from recipes.evaluation import partner, presentation
 from recipes.evaluation.benchmarks import Benchmark, load
 from recipes.evaluation.generate import Generator
-from recipes.evaluation.grade import Grade, RunningGrader, grade, per_problem, summarise
+from recipes.evaluation.grade import Grade, grade, per_problem, summarise
 from recipes.evaluation.prompts import OWN_SHOTS
 from recipes.evaluation.sample_store import SampledResponse, Samples, by_problem, read_samples
 from recipes.evaluation.settings import Settings, read_settings
@@ -107,7 +107,7 @@ def _graded_responses(
         name, (benchmark,) = settings.score_only.stem, benchmarks
         cards[name] = {"score_only": str(settings.score_only)}
         samples = _saved(settings.score_only, benchmark)
-        yield name, benchmark, samples, _grade(settings, benchmark, samples) if benchmark.labelled else None
+        yield name, benchmark, samples, _grade(settings, benchmark, samples)
         return
     chosen = [(spec, *variant) for spec in settings.models for variant in partner.variants(spec, settings)]
     for number, (spec, name, together) in enumerate(chosen, 1):
@@ -118,27 +118,14 @@ def _graded_responses(
         }
         try:
             for benchmark in benchmarks:
-                yield name, benchmark, *_generate(settings, benchmark, generator, name)
+                samples = generator.samples(benchmark, name)
+                yield name, benchmark, samples, _grade(settings, benchmark, samples)
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{name}: {error}") from error
         finally:
             # Freeing an engine takes a while: done where another one follows.
             if number < len(chosen) or settings.partner.reads("legibility"):
                 generator.close()
-
-
-def _generate(
-    settings: Settings, benchmark: Benchmark, generator: Generator, name: str
-) -> tuple[Samples, Graded | None]:
-    """The responses of a model to a benchmark and their grades, made while the engine still writes."""
-    if not benchmark.labelled:
-        return generator.samples(benchmark, name), None
-    grader = RunningGrader(lambda samples: _grade(settings, benchmark, samples))
-    try:
-        samples = generator.samples(benchmark, name, grader.add)
-        return samples, grader.grades(samples)
-    finally:
-        grader.close()
 
 
 def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[SampledResponse]]:
@@ -152,7 +139,9 @@ def _saved(path: Path, benchmark: Benchmark) -> dict[str, list[SampledResponse]]
     return {problem: [samples[index] for index in sorted(samples)] for problem, samples in grouped.items()}
 
 
-def _grade(settings: Settings, benchmark: Benchmark, samples: Samples) -> Graded:
+def _grade(settings: Settings, benchmark: Benchmark, samples: Samples) -> Graded | None:
+    if not benchmark.labelled:
+        return None
     try:
         return grade(
             benchmark.kind,

@@ -241,7 +241,7 @@ def test_back_pressure_halves_and_grows_and_loses_no_caller():
             most = max(most, running)
             await asyncio.sleep(0.001)
             running -= 1
-            pressure.leave(turned_away=number < 3)
+            await pressure.leave(turned_away=number < 3)
 
         calls = [asyncio.create_task(call(number)) for number in range(100)]
         await asyncio.sleep(0)

@@ -143,7 +143,7 @@ def test_the_mean_value_of_first_states_is_the_accuracy(tokenizer, tmp_path):
         for _ in range(50)
         for letter in "AB"
     ]
-    rows = [make_row(PROMPT, "A", i, "train", data_source="t", style="react") for i in range(30)]
+    rows = [make_row(PROMPT, "A", i, "train", data_source="t", style="react") for i in range(15)]
     write_parquet(tmp_path / "p.parquet", rows)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     # Read back, as the stages read it.
@@ -160,9 +160,9 @@ def test_the_mean_value_of_first_states_is_the_accuracy(tokenizer, tmp_path):
     records = {name: list(read([path])) for name, path in paths.items()}
     right = [response["correct"] for record in records["trajectories"] for response in record["responses"]]
     first = [record for record in records["values"] if record["step"] == 0]
-    assert len(right) == 300 and len(first) == 300
+    assert len(right) == 150 and len(first) == 150
     assert not [record["reason"] for record in first if record["value"] is None]
     accuracy = sum(right) / len(right)
     mean = sum(record["value"] for record in first) / (4 * len(first))
-    # 300 and 1,200 draws at one half: five standard errors of the difference.
-    assert abs(mean - accuracy) < 5 * math.sqrt(0.25 / 300 + 0.25 / 1200)
+    # 150 and 600 draws at one half: five standard errors of the difference.
+    assert abs(mean - accuracy) < 5 * math.sqrt(0.25 / 150 + 0.25 / 600)
