@@ -2,7 +2,7 @@
 
 The first line holds the settings on which the work depends; every other line is one record. A record counts once its
 line break is written: a torn last line, which a kill in the middle of a write leaves behind, is cut off on opening and
-its work done again. Damage anywhere else is refused with file and line number, or passed over when asked.
+its work done again. Damage anywhere else is refused with file and line number.
 """
 
 import fcntl
@@ -31,7 +31,6 @@ class Journal:
         key: the field that names a record, unique in the file; None when records have no name.
         sync: bring each appended record to disk before going on (`record`, for work that is paid for), or leave that to
             the system until the journal is closed (`close`). A killed process loses nothing either way.
-        skip_corrupt: pass over lines that do not parse, with a warning for each, instead of refusing the file.
 
     Raises:
         JournalError: other settings, damage, a repeated key, or another process writing the file.
@@ -44,10 +43,9 @@ class Journal:
         *,
         key: str | None = None,
         sync: Literal["record", "close"] = "close",
-        skip_corrupt: bool = False,
     ):
         self.path = Path(path)
-        self._key, self._sync, self._skip_corrupt = key, sync, skip_corrupt
+        self._key, self._sync = key, sync
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -78,7 +76,7 @@ class Journal:
 
     def records(self) -> Iterator[Record]:
         """Read the records from the file, in order."""
-        return read_records([self.path], key=self._key, skip_corrupt=self._skip_corrupt)
+        return read_records([self.path], key=self._key)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record; see :meth:`extend`."""
@@ -169,14 +167,11 @@ def read_settings(path: str | Path) -> Record | None:
     return first["settings"] if _is_header(first) else None
 
 
-def read_records(
-    paths: Iterable[str | Path], *, key: str | None = None, skip_corrupt: bool = False, torn_end: bool = False
-) -> Iterator[Record]:
+def read_records(paths: Iterable[str | Path], *, key: str | None = None, torn_end: bool = False) -> Iterator[Record]:
     """Records of one or more finished files, in order; lines with settings are left out.
 
     Args:
         key: the field that names a record, unique over all files; None when records have no name.
-        skip_corrupt: pass over lines that are no record, with a warning for each. A repeated key is always refused.
         torn_end: take a last line without a line break when it parses and pass over it when not, for files that another
             program wrote or a kill ended. Without it such a line is refused.
 
@@ -195,10 +190,7 @@ def read_records(
                 if unended and not torn_end:
                     problem = problem or "the last line has no line break"
                 if problem:
-                    if not skip_corrupt:
-                        raise JournalError(f"{where} is corrupt ({problem}): restore the file or take the line out")
-                    logger.warning("%s is corrupt (%s): left out", where, problem)
-                    continue
+                    raise JournalError(f"{where} is corrupt ({problem}): restore the file or take the line out")
                 # Journals that were joined by hand have more than one; where records have no name, it may be one.
                 if _is_header(record) and (number == 1 or key is not None):
                     continue

@@ -212,7 +212,7 @@ class DuetTrainer(PPOTrainerSync):
             print(f"  reward {reward:.2f}: {response}", flush=True)
             line = {"step": self.global_steps, "sample": sample, "question": question, "reward": reward}
             shown.append({**line, "response": response})
-        with Journal(Path(self.config.trainer.default_local_dir) / SHOWN, skip_corrupt=True) as journal:
+        with Journal(Path(self.config.trainer.default_local_dir) / SHOWN) as journal:
             journal.extend(shown)
 
     def on_train_end(self) -> None:

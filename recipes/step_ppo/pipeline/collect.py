@@ -121,9 +121,7 @@ def collect_into(
         options: what the records depend on besides sampling and cleaning.
     """
     cleaning = _cleaning_options(args)
-    with open_journal(
-        args.output, sampling_options(args) | cleaning | options, skip_corrupt=args.skip_corrupt
-    ) as journal:
+    with open_journal(args.output, sampling_options(args) | cleaning | options) as journal:
         summary, _ = generate_into(
             journal,
             [Request(key, prompt, request_seed(args.seed, key)) for key, prompt in prompts.items()],
@@ -160,7 +158,7 @@ def _import(args: argparse.Namespace) -> None:
     if unknown and not args.max_questions:
         raise DataError(f"{args.import_file}: id {unknown[0]} and {len(unknown) - 1} more are not in {args.data}")
     cleaning = _cleaning_options(args)
-    with open_journal(args.output, cleaning | {"imported": True}, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, cleaning | {"imported": True}) as journal:
         recorder = Recorder(journal, (key for key in published if key in questions), args, "import")
         for key in recorder.pending:
             recorder.take(key, trajectory_record(questions[key], published[key], **cleaning))

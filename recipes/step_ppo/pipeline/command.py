@@ -32,13 +32,10 @@ def own_device() -> str:
 PACKAGES = tuple(Path(package.__file__).resolve().parent for package in (recipes, reward_fns))
 
 
-def parser(docstring: str, *, reads_records: bool = True) -> argparse.ArgumentParser:
+def parser(docstring: str) -> argparse.ArgumentParser:
     """Make the parser of a stage from its module's docstring, whose first line is "`COMMAND`: what it does"."""
     prog, _, description = docstring.partition("`: ")
-    made = argparse.ArgumentParser(prog=prog.removeprefix("`"), description=description)
-    if reads_records:
-        made.add_argument("--skip-corrupt", action="store_true", help="leave out lines that do not parse")
-    return made
+    return argparse.ArgumentParser(prog=prog.removeprefix("`"), description=description)
 
 
 def run(main: Callable[[], int]) -> None:

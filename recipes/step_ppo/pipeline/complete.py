@@ -76,12 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.chat:
         raise SystemExit("complete: chat completions cannot go on in the middle of a response; leave --chat out")
     questions = load_questions(args.data)
-    states = {r["key"]: r for r in read(expand(args.states), State, skip_corrupt=args.skip_corrupt)}
+    states = {r["key"]: r for r in read(expand(args.states), State)}
     if missing := next((s["id"] for s in states.values() if s["id"] not in questions), None):
         raise SystemExit(f"the states name question {missing}, which {args.data} does not hold")
     choices = {name: getattr(args, name) for name in ("require_distinct", "min_content", "keep_completions")}
     tokenizer = load_tokenizer(args.tokenizer or args.model)
-    with open_journal(args.output, sampling_options(args) | choices, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, sampling_options(args) | choices) as journal:
         requests = [
             Request(key, state_prompt(tokenizer, questions[state["id"]], state), request_seed(args.seed, key))
             for key, state in states.items()
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "complete",
         )
         print(f"{args.output}: {len(journal)} states ({summary})")
-    values = Counter(record["value"] for record in read([args.output], skip_corrupt=args.skip_corrupt))
+    values = Counter(record["value"] for record in read([args.output]))
     print("values: " + ", ".join(f"{value}: {count}" for value, count in sorted(values.items(), key=str)))
     if engine is not None and (hit_rate := engine.prefix_cache_hit_rate()) is not None:
         print(f"prefix cache: {hit_rate:.1%} of the prompt tokens were already computed")

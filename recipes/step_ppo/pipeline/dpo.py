@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = expand(args.pairs)
     published = [path for path in paths if path.suffix == ".json"]
     own = [path for path in paths if path not in published]
-    pairs = list(read(own, PairRecord, skip_corrupt=args.skip_corrupt))
+    pairs = list(read(own, PairRecord))
     pairs += [pair for path in published for pair in published_pairs(path)]
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     rows = preference_rows(load_questions(args.data), pairs, tokenizer)

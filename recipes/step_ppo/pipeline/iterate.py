@@ -142,7 +142,7 @@ def split_questions(folder: Path, dev_questions: int, prm_questions: int) -> Non
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(__doc__, reads_records=False)
+    parser = command.parser(__doc__)
     parser.add_argument("--data", nargs="+", required=True, help="prompts made by prepare")
     parser.add_argument("--output", required=True, help="folder of the new round")
     parser.add_argument("--previous", help="folder of the round before, whose PRM data is replayed")

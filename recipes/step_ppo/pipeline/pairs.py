@@ -50,13 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--max-finish-lines is for pairs without --scores")
     if not args.scores and args.max_finish_lines is None:
         args.max_finish_lines = 1
-    how = {"skip_corrupt": args.skip_corrupt}
-    trajectories = list(read(expand(args.trajectories), Trajectories, **how))
-    scores = {record["id"]: record for record in read(expand(args.scores), Scores, **how)} if args.scores else {}
-    prm_train = {record["id"] for record in read(expand(args.prm_train), OfQuestion, **how)}
-    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
+    trajectories = list(read(expand(args.trajectories), Trajectories))
+    scores = {record["id"]: record for record in read(expand(args.scores), Scores)} if args.scores else {}
+    prm_train = {record["id"] for record in read(expand(args.prm_train), OfQuestion)}
+    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories")}
     counts: Counter[str] = Counter()
-    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options) as journal:
         for trajectory in tqdm(trajectories, desc="pairs", unit="question"):
             for record in _records(
                 trajectory, scores.get(trajectory["id"]), args, positive=trajectory["id"] not in prm_train

@@ -11,7 +11,7 @@ from recipes.step_ppo.pipeline.data import DATASETS, load_items
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(__doc__, reads_records=False)
+    parser = command.parser(__doc__)
     parser.add_argument(
         "--dataset", choices=sorted(DATASETS), required=True, help="which data set, or whose shape --files has"
     )

@@ -109,12 +109,11 @@ def _load_examples(args: argparse.Namespace) -> tuple[list[PRMExample], list[PRM
     questions = load_questions(args.data)
 
     def examples(trajectories: list[str], values: list[str]) -> list[PRMExample]:
-        how = {"skip_corrupt": args.skip_corrupt}
         return list(
             prm_examples(
                 questions,
-                read(expand(trajectories), Trajectories, **how),
-                read(expand(values), Value, **how),
+                read(expand(trajectories), Trajectories),
+                read(expand(values), Value),
                 num_completions=args.num_completions,
                 whole_trajectories=not args.no_whole_trajectories,
             )

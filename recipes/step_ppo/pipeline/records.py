@@ -85,7 +85,7 @@ class OfQuestion(TypedDict):
     id: str
 
 
-def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, skip_corrupt: bool = False) -> Journal:
+def open_journal(path: str | Path, settings: dict[str, Any] | None = None) -> Journal:
     """Open the record file that a stage writes; `settings` are what its records depend on.
 
     Raises:
@@ -94,10 +94,10 @@ def open_journal(path: str | Path, settings: dict[str, Any] | None = None, *, sk
     for name, value in (settings or {}).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise DataError(f"--{name.replace('_', '-')} must be a finite number, found {value}")
-    return Journal(path, settings, key=KEY, skip_corrupt=skip_corrupt)
+    return Journal(path, settings, key=KEY)
 
 
-def read(paths: Iterable[str | Path], kind: Any = None, *, skip_corrupt: bool = False) -> Iterator[Record]:
+def read(paths: Iterable[str | Path], kind: Any = None) -> Iterator[Record]:
     """Records of one or more finished files, in order; see `recipes.core.journal.read_records`.
 
     Args:
@@ -108,7 +108,7 @@ def read(paths: Iterable[str | Path], kind: Any = None, *, skip_corrupt: bool = 
         JournalError: damage. DataError: a record that is not of `kind`.
     """
     paths = list(paths)
-    for record in read_records(paths, key=KEY, skip_corrupt=skip_corrupt):
+    for record in read_records(paths, key=KEY):
         if kind is not None:
             try:
                 check_value(kind, record, f"record {record[KEY]!r}")

@@ -159,7 +159,7 @@ def markdown(prm: Mapping[str, float], pairs: Mapping[str, int], accuracies: Map
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(__doc__, reads_records=False)
+    parser = command.parser(__doc__)
     parser.add_argument("--round", type=Path, required=True, help="folder that iterate wrote")
     parser.add_argument("--truth", nargs="+", required=True, help="output of complete for held-out states")
     parser.add_argument("--accuracy", nargs="*", default=[], metavar="NAME=SHARE", help="a measured held-out accuracy")

@@ -126,13 +126,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     questions = load_questions(args.data)
-    found = read(expand(args.trajectories), Trajectories, skip_corrupt=args.skip_corrupt)
+    found = read(expand(args.trajectories), Trajectories)
     trajectories = {record["key"]: record for record in found}
     require_questions(questions, trajectories.values(), args.data)
     tokenizer = AutoTokenizer.from_pretrained(args.prm)
     options = {name: getattr(args, name) for name in ("prm", "classes", "max_length")}
     options["weights"] = model_digest(args.prm)
-    with open_journal(args.output, options, skip_corrupt=args.skip_corrupt) as journal:
+    with open_journal(args.output, options) as journal:
         recorder = Recorder(journal, trajectories, args, "score")
         encoded: dict[str, tuple] = {}
 

@@ -45,15 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampling = StateSampling(
         args.ratio, args.ratio_s, args.ratio_e, ("Action",) if args.remove_action else (), args.style
     )
-    questions = list(read(expand(args.trajectories), Trajectories, skip_corrupt=args.skip_corrupt))[
-        : args.max_questions
-    ]
-    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories", "skip_corrupt")}
+    questions = list(read(expand(args.trajectories), Trajectories))[: args.max_questions]
+    options = {k: v for k, v in vars(args).items() if k not in ("output", "trajectories")}
     counts: Counter[str] = Counter()
     progress = tqdm(total=len(questions), desc="states", unit="question")
     for shard, (start, stop) in enumerate(shard_bounds(len(questions), args.num_shards)):
         path = shard_path(args.output, shard, args.num_shards)
-        with open_journal(path, options, skip_corrupt=args.skip_corrupt) as journal:
+        with open_journal(path, options) as journal:
             for question in questions[start:stop]:
                 for record in state_records(_long_enough(question, args.min_step), sampling, args.seed):
                     counts[record["kind"]] += 1

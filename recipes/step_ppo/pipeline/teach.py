@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit("teach: name the teacher with --model, or give --trajectories")
     questions = selected_questions(args)
     if args.trajectories:
-        records = list(read(expand(args.trajectories), Trajectories, skip_corrupt=args.skip_corrupt))
+        records = list(read(expand(args.trajectories), Trajectories))
     else:
         _ask_teacher(args, questions)
-        records = list(read([args.output], Trajectories, skip_corrupt=args.skip_corrupt))
+        records = list(read([args.output], Trajectories))
     rows = sft_rows(questions, [record for record in records if record["id"] in questions])
     if not rows:
         raise SystemExit(f"no correct trajectory among {len(records)} questions: nothing to train on")

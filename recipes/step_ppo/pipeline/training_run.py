@@ -12,7 +12,7 @@ STARTED = "started.json"
 FINISHED = "finished.json"
 # As transformers and PEFT name them, whole or in parts.
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
-NOT_ABOUT_THE_RESULT = ("output", "skip_corrupt", "report_to")
+NOT_ABOUT_THE_RESULT = ("output", "report_to")
 
 
 def add_training_arguments(

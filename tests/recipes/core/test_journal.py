@@ -100,18 +100,13 @@ def test_a_torn_line_longer_than_a_block_is_cut(tmp_path):
     assert texts(path) == ["whole"]
 
 
-def test_a_corrupt_line_is_named_and_skipped_only_when_asked(tmp_path):
+def test_a_corrupt_line_is_named(tmp_path):
     path = tmp_path / "j.jsonl"
     write(path, "a", "b", "c")
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + '{"key": "b", "te\n' + lines[2])
     with pytest.raises(JournalError, match=r"j\.jsonl, line 2 is corrupt"):
         Journal(path, key="key")
-    assert names(path, skip_corrupt=True) == ["a", "c"]
-    with Journal(path, key="key", skip_corrupt=True) as journal:
-        assert "b" not in journal
-        journal.append({"key": "b"})
-    assert names(path, skip_corrupt=True) == ["a", "c", "b"]
 
 
 @pytest.mark.parametrize("line", ["[1]", '{"id": "x"}', "\x00\x00", '"key"', '{"key": null}', '{"settings": 3}'])
@@ -141,12 +136,12 @@ def test_a_last_line_without_a_line_break(tmp_path):
         list(read_records([path], torn_end=True))
 
 
-def test_repeated_keys_are_always_refused(tmp_path):
+def test_repeated_keys_are_refused(tmp_path):
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     write(one, "a")
     write(two, "b", "a")
     with pytest.raises(JournalError, match=r"two\.jsonl, line 2 repeats the key 'a' of .*one\.jsonl, line 1"):
-        list(read_records([one, two], key="key", skip_corrupt=True))
+        list(read_records([one, two], key="key"))
 
 
 def test_other_settings_are_refused_by_name(tmp_path):
