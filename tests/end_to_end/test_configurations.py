@@ -92,7 +92,7 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...], tuple[Bound, ...]]] = {
 def test_two_steps(start, world, request, name):
     recipe, overrides, bounds = CONFIGURATIONS[name]
     environment = {"TOY_DIR": str(world(recipe)), "PYTHONPATH": os.pathsep.join([str(REPOSITORY)])}
-    if "prm" in name:
+    if recipe == "step_ppo":
         environment["STEP_PPO_DIR"] = str(request.getfixturevalue("step_folder"))
     run = start(f"recipes.{recipe}.main", *TWO_STEPS, *VALIDATED, *overrides, environment=environment)
     assert run.wait() == 0, run.log[-6000:]
