@@ -19,6 +19,7 @@ from recipes.launch.memory import GIB, shape_of
 from recipes.step_ppo.pipeline import command
 from recipes.step_ppo.pipeline.records import Trajectories, open_journal, read
 from recipes.step_ppo.pipeline.training_run import FINISHED
+from recipes.step_ppo.tokens import load_tokenizer
 
 
 def plan(args: argparse.Namespace) -> list[list[str]]:
@@ -77,7 +78,7 @@ def check_plan(args: argparse.Namespace, stages: Sequence[Sequence[str]]) -> Non
     """Refuse, before anything is sampled, what a later stage would refuse after all the sampling.
 
     Raises:
-        ValueError: a number out of range, or a file of the round before that is not there.
+        ValueError: a number out of range, a file of the round before or the policy's tokenizer that is not there.
         SystemExit: from a stage's own parser, an option that it does not have. `collect`, the first, says so itself.
     """
     if not 0 <= args.replay_fraction <= 1:
@@ -90,9 +91,13 @@ def check_plan(args: argparse.Namespace, stages: Sequence[Sequence[str]]) -> Non
     for name in ("trajectories.jsonl", "values.jsonl") if args.previous and not args.dry_run else ():
         if not (Path(args.previous) / name).is_file():
             raise ValueError(f"--previous {args.previous} holds no {name}: is it the folder of a finished round?")
-    for name, *arguments in stages:
-        if name != "collect":
-            importlib.import_module(f"recipes.step_ppo.pipeline.{name}")._parser().parse_args(arguments)
+    parsed = {
+        name: importlib.import_module(f"recipes.step_ppo.pipeline.{name}")._parser().parse_args(arguments)
+        for name, *arguments in stages
+        if name != "collect"
+    }
+    if not args.dry_run:
+        load_tokenizer(parsed["complete"].tokenizer or args.model)
 
 
 TRAINED_BYTES = 16  # of a parameter in float32: weight, gradient and AdamW's two moments

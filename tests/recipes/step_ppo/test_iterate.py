@@ -84,6 +84,7 @@ ROUND = ["--data", "d.parquet", "--output", "r1", "--model", "m", "--prm-model",
         (["--prm-questions", "0"], "must be at least 1"),
         (["--dev-questions", "-1"], "at least 0"),
         (["--previous", "nowhere"], "nowhere holds no trajectories.jsonl"),
+        (["--endpoint", "http://host:8000"], "no tokenizer found at 'm': pass its folder or id with --tokenizer"),
     ],
 )
 def test_what_a_later_stage_would_refuse_is_refused_before_the_first(options, fault):
@@ -172,6 +173,7 @@ def test_two_rounds(tmp_path):
                 "--data", data, "--output", str(folder), "--model", "scripted", "--endpoint", url,
                 "--prm-model", model if number == 0 else str(tmp_path / "round0" / "prm"),
                 "--prm-questions", "6", "--dev-questions", "2", "--seed", str(number), "--collect-options", "--n 4",
+                "--complete-options", f"--tokenizer {model}",
                 "--prm-options", "--max-steps 2 --warmup-steps 0 --dtype float32", "--pairs-options", "--margin 0.0",
             ]  # fmt: skip
             if number:
@@ -210,7 +212,7 @@ def test_a_round_that_is_killed_again_and_again(tmp_path):
         return [
             "--data", data, "--output", str(output), "--model", "scripted", "--endpoint", url, "--prm-model", model,
             "--prm-questions", "10", "--dev-questions", "0", "--collect-options", "--n 4 --concurrency 1",
-            "--complete-options", "--concurrency 1",
+            "--complete-options", f"--concurrency 1 --tokenizer {model}",
             "--prm-options", "--max-steps 30 --warmup-steps 0 --dtype float32 --save-steps 5 --learning-rate 1e-3",
             "--pairs-options", "--margin 0.0",
         ]  # fmt: skip

@@ -313,7 +313,8 @@ def test_sigkill_while_training(stage, tmp_path, model_folder):
         command += ["--learning-rate", "3e-3", "--batch-size", "8", "--output"]
     else:
         pytest.importorskip("trl")
-        pairs = [{"key": f"{i}", "id": str(i), "chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(24)]
+        texts = [{"chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(24)]
+        pairs = [{"key": f"{i}", "id": str(i), "kind": "positive"} | pair for i, pair in enumerate(texts)]
         write_world(tmp_path, 24, pairs=pairs)
         command += ["--pairs", str(tmp_path / "pairs.jsonl"), "--dtype", "float32", "--no-gradient-checkpointing"]
         command += ["--learning-rate", "1e-3", "--batch-size", "4", "--output"]
