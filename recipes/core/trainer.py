@@ -31,6 +31,7 @@ from recipes.core.journal import Journal
 from recipes.core.requests import Requests, requests_of_this_run
 from recipes.core.reward_faults import BLOCK, RewardFaults
 from recipes.core.settings import read
+from recipes.errors import JournalError
 from reward_fns.errors import ResultError
 from reward_fns.result import Result, RunningBudget, Score, from_verl
 
@@ -212,8 +213,11 @@ class DuetTrainer(PPOTrainerSync):
             print(f"  reward {reward:.2f}: {response}", flush=True)
             line = {"step": self.global_steps, "sample": sample, "question": question, "reward": reward}
             shown.append({**line, "response": response})
-        with Journal(Path(self.config.trainer.default_local_dir) / SHOWN) as journal:
-            journal.extend(shown)
+        try:
+            with Journal(Path(self.config.trainer.default_local_dir) / SHOWN) as journal:
+                journal.extend(shown)
+        except JournalError as error:  # what is only shown ends no run
+            print(f"the shown responses are not kept: {error}", flush=True)
 
     def on_train_end(self) -> None:
         super().on_train_end()

@@ -258,9 +258,10 @@ def check_run(config: DictConfig, prepare: Mapping[str, str], *, offline_is_fata
     policy, key = config.actor_rollout_ref.model.path, "actor_rollout_ref.model.path"
     check_model(policy, key, offline_is_fatal=offline_is_fatal, hint=made_by(policy, prepare))
     if config.critic.enable:
-        critic, critic_key = config.critic.model.path, "critic.model.path"
-        check_model(critic, critic_key, offline_is_fatal=offline_is_fatal, hint=made_by(critic, prepare))
-        check_vocabulary(critic, policy, critic_key)
+        critic = config.critic.model.path
+        hint = made_by(critic, prepare)
+        check_model(critic, "critic.model.path", offline_is_fatal=offline_is_fatal, hint=hint)
+        check_vocabulary(critic, policy, "critic.model.path")
     prompt_key = config.data.prompt_key
     check_data(data_files(config.data.train_files), "data.train_files", prompt_key=prompt_key, prepare=prepare)
     check_data(data_files(config.data.val_files), "data.val_files", prompt_key=prompt_key, prepare=prepare)

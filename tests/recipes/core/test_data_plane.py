@@ -96,3 +96,21 @@ def test_a_response_is_marked_by_author_and_step_reward(mask, rewards, expected)
     from recipes.core.trainer import marked
 
     assert marked(lambda ids: "".join(f"{chr(96 + one)} " for one in ids), [1, 2, 3, 4], mask, rewards) == expected
+
+
+def test_what_cannot_be_kept_of_shown_responses_ends_no_run(batch, tmp_path, monkeypatch, capsys):
+    from types import SimpleNamespace
+
+    from recipes.core import data_plane
+    from recipes.core.trainer import SHOWN, DuetTrainer
+
+    rows = dict.fromkeys(("responses", "response_mask", "rm_scores"), [torch.ones(3), torch.ones(1)])
+    monkeypatch.setattr(data_plane, "read", lambda *_, **__: rows | {"raw_prompt": [[{"content": "1 + 1?"}]] * 2})
+    config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tmp_path))
+    trainer = SimpleNamespace(config=config, global_steps=3, tokenizer=SimpleNamespace(decode=str))
+    (tmp_path / SHOWN).write_text('{"step": 1\n')
+    DuetTrainer.show_responses(trainer, batch)
+    assert "are not kept" in capsys.readouterr().out
+    (tmp_path / SHOWN).unlink()
+    DuetTrainer.show_responses(trainer, batch)
+    assert len((tmp_path / SHOWN).read_text().splitlines()) == 2

@@ -122,6 +122,7 @@ GOOD, LARGE = ("--dry-run",), (f"{MODEL}={{folder}}/large", "--dry-run")
 AWAKE = ("preset=prm", "trainer.device=cuda", "--dry-run")
 # No or a missing critic of step_ppo is refused before verl reads its files.
 NO_CRITIC = {("critic.model.path=/no/such/critic",): "MissingFileError", ("critic.model.path=null",): "ConfigError"}
+UNMADE = "critic.model.path=outputs/quickstart/step_ppo/round0/prm/backbone"
 # An environment in which the good command is refused, the type, and what the sentence names.
 WORLDS = {
     "no plug-in": ({"VERL_USE_EXTERNAL_PLUGINS": "none"}, "EnvironmentProblem", "VERL_USE_EXTERNAL_PLUGINS=none"),
@@ -138,7 +139,7 @@ def launched(folder):
     good = ["scale=toy", f"{MODEL}={folder}/model", f"trainer.default_local_dir={folder}/checkpoints"]
     good += [f"data.{part}_files={folder}/good.parquet" for part in ("train", "val")]
     cases = [("sppo", case) for case in (*REFUSED, GOOD, LARGE, ("--help",))]
-    cases += [("step_ppo", case) for case in (*NO_CRITIC, AWAKE)]
+    cases += [("step_ppo", case) for case in (*NO_CRITIC, (UNMADE,), AWAKE)]
     typed = {
         " ".join(case): [recipe, [*good, *(item.format(folder=folder) for item in case)], {}, []]
         for recipe, case in cases
@@ -197,6 +198,7 @@ def test_an_environment_that_would_train_something_else_is_refused(launched, wor
 
 def test_a_missing_critic_is_refused_before_verl_reads_its_files(launched):
     assert {case: launched[" ".join(case)][:2] for case in NO_CRITIC} == {c: [2, k] for c, k in NO_CRITIC.items()}
+    assert "bash examples/quickstart.sh --toy step_ppo makes it" in launched[UNMADE][3]
 
 
 def test_a_reward_model_of_its_own_pool_stays_awake_on_an_accelerator(launched):
