@@ -67,11 +67,11 @@ def trl_problem() -> str | None:
 
 def files_of(recipe: str) -> list[str]:
     """The files of the lock that a recipe's run stands on: its own, and those that no recipe or program owns."""
-    others = re.compile(r"recipes/(sppo|serl|tandem|pasodoble|step_ppo|evaluation)/")
+    others = re.compile(rf"recipes/(?!core/|launch/|{recipe}/)\w+/")
     return [
         file
         for file in json.loads(LOCK.read_text())["features"]
-        if file != SUPERVISED_START and ((match := others.match(file)) is None or match[1] == recipe)
+        if file != SUPERVISED_START and others.match(file) is None
     ]
 
 

@@ -41,6 +41,13 @@ Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
 
 
+def policies(config: DictConfig) -> dict[str, DictConfig]:
+    """The settings of every policy that a run trains, by the prefix of their keys: the config's own, and those of each
+    block that has an `actor_rollout_ref`."""
+    blocks = {f"{name}.": node for name, node in config.items_ex(resolve=False) if OmegaConf.is_dict(node)}
+    return {"": config} | {prefix: node for prefix, node in blocks.items() if node and "actor_rollout_ref" in node}
+
+
 def read(cls: type[T], block: Any, name: str) -> T:
     """Read a block of settings.
 

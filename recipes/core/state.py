@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recipes.core import files
+from recipes.core.settings import policies
 from recipes.errors import StateError
 
 REMEDY = "resume from another checkpoint, or start a new run in another trainer.default_local_dir"
@@ -97,23 +98,21 @@ def load_metrics(folder: Path) -> dict[str, float]:
 
 
 SETTINGS_FILE = "settings.json"
-# What a checkpoint brings back whatever the config says: weights, and the optimizer's own numbers (torch keeps the
-# learning rate in the state of the schedule as well). Changed on resume, they would be ignored without a word.
-RESTORED = tuple(
-    f"{owner}.{key}"
-    for actor, model in (
-        ("actor_rollout_ref.actor", "actor_rollout_ref"),
-        ("critic", "critic"),
-        ("proposer.actor_rollout_ref.actor", "proposer.actor_rollout_ref"),
-    )
-    for owner, key in ((model, "model.path"), *((f"{actor}.optim", name) for name in ("lr", "weight_decay", "betas")))
-)
 
 
 def restored_settings(config: Any) -> dict[str, Any]:
-    """The values of `RESTORED` that a config has; a critic that is off has none."""
-    critic = bool(OmegaConf.select(config, "critic.enable"))
-    settings = {key: OmegaConf.select(config, key) for key in RESTORED if critic or not key.startswith("critic.")}
+    """What a checkpoint brings back whatever the config says: weights, and the optimizer's own numbers.
+
+    torch keeps the learning rate in the state of the schedule as well. Changed on resume, they would be ignored without
+    a word. A critic that is off has none.
+    """
+    groups = [f"{prefix}actor_rollout_ref" for prefix in policies(config)]
+    owners = [(group, f"{group}.actor") for group in groups]
+    if OmegaConf.select(config, "critic.enable"):
+        owners.append(("critic", "critic"))
+    keys = [f"{model}.model.path" for model, _ in owners]
+    keys += [f"{trained}.optim.{name}" for _, trained in owners for name in ("lr", "weight_decay", "betas")]
+    settings = {key: OmegaConf.select(config, key) for key in keys}
     return {key: list(v) if OmegaConf.is_list(v) else v for key, v in settings.items() if v is not None}
 
 

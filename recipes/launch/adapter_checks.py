@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from recipes.core.settings import policies
 from recipes.errors import ConfigError
-from vllm_patches.tandem.weight_sharing import Senior
 
 HEAD = "score"
 """What transformers calls a token classifier's head, which a critic's values come from."""
@@ -15,29 +15,14 @@ def adapter_rank(config: Any) -> int:
     return int(config.actor_rollout_ref.model.get("lora_rank") or 0)
 
 
-def tandem_senior(group: Any) -> Senior:
-    """What a tandem engine of the roles in `group` (`actor_rollout_ref`) will find its senior to be."""
-    model, rollout = group.model, group.rollout
-    lora = model.get("lora") or {}
-    return Senior(
-        model=model.path,
-        adapters=((model.get("lora_rank") or 0) > 0 or (lora.get("rank") or 0) > 0) and not lora.get("merge"),
-        load_format=rollout.load_format,
-        dtype=rollout.dtype,
-        quantization=rollout.get("quantization"),
-    )
-
-
 def check_adapters(config: Any) -> None:
-    """Every check of this module; a PasoDoble run's Proposer is looked at, too.
+    """Every check of this module, for every policy.
 
     Raises:
         ConfigError: with the key and what to set.
     """
-    trees = {"": config, "proposer.": config.get("proposer")}
-    for prefix, tree in trees.items():
-        if tree is not None and tree.get("actor_rollout_ref") is not None:
-            _check(tree, prefix)
+    for prefix, tree in policies(config).items():
+        _check(tree, prefix)
     critic = config.critic.get("model") or {}
     if (critic.get("lora_rank") or 0) > 0:
         _refuse_export(config.critic, "critic")

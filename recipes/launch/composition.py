@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from types import MappingProxyType
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -16,55 +17,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from recipes.errors import ConfigError
 
-# What the options of the published code are called here: the last part of a key, or a flag, and where it went.
-PUBLISHED = {
-    # Tandem-RLVR
-    "tandem_jr_tkn_weight": "algorithm.tandem.junior_token_loss_weight",
-    # verl's former SPPO recipe
-    "sppo_eta": "algorithm.sppo.eta",
-    # SeRL (OpenRLHF)
-    "enable_self_evolution": "variant=self_instruct",
-    "self_reward_method": "variant=self_instruct",
-    "few_shot_generation": "serl.instructions.few_shot_generation",
-    "few_shot_generation_batch_size": "serl.instructions.few_shot_generation_batch_size",
-    "reward_difficulty_bounds": "serl.reward_difficulty_bounds",
-    "instructions_num_per_iteration": "serl.instructions_num_per_iteration",
-    "num_episodes": "serl.iterations",
-    "prompt_data": "serl.seeds",
-    "input_key": "serl.question_key",
-    "apply_chat_template": "serl.answer_template",
-    "evolution_generation_data_root_dir": "serl.journal_dir",
-    "filtered_data_root_dir": "serl.journal_dir",
-    "few_shot_generation_prompt": "serl.instructions.prompt_file",
-    "pretrain": "actor_rollout_ref.model.path",
-    "remote_rm_url": "reward.custom_reward_function.path",
-    "save_path": "trainer.default_local_dir",
-    "ckpt_path": "trainer.default_local_dir",
-    "eval_dataset": "data.val_files",
-    "use_wandb": "trainer.logger",
-    "wandb_run_name": "trainer.experiment_name",
-    "eval_output_root_dir": "trainer.validation_data_dir",
-    "rollout_batch_size": "data.train_batch_size",
-    "n_samples_per_prompt": "actor_rollout_ref.rollout.n",
-    "micro_train_batch_size": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    "micro_rollout_batch_size": "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-    "prompt_max_len": "data.max_prompt_length",
-    "generate_max_len": "data.max_response_length",
-    "advantage_estimator": "estimator",
-    "init_kl_coef": "algorithm.kl_ctrl.kl_coef",
-    "kl_estimator": "estimator=grpo",
-    "actor_learning_rate": "actor_rollout_ref.actor.optim.lr",
-    "lr_warmup_ratio": "lr_warmup_steps_ratio",
-    "eval_steps": "trainer.test_freq",
-    "save_steps": "trainer.save_freq",
-    "max_ckpt_num": "trainer.max_actor_ckpt_to_keep",
-    "load_checkpoint": "trainer.resume_mode=auto",
-}
 
-
-def our_name(key: str) -> str | None:
-    """What a published key or flag is called here; None for one that is not published."""
-    return PUBLISHED.get(key.lstrip("-+").partition("=")[0].rpartition(".")[2])
+def our_name(key: str, published: Mapping[str, str]) -> str | None:
+    """What a key or flag of the published code is called here; None where it is none."""
+    return published.get(key.lstrip("-+").partition("=")[0].rpartition(".")[2])
 
 
 VERL_CONFIG = "pkg://verl.trainer.config"
@@ -104,15 +60,15 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _refusal(error: Exception, known: Iterable[str]) -> ConfigError:
+def _refusal(error: Exception, known: Iterable[str], published: Mapping[str, str]) -> ConfigError:
     """The cause at the bottom of Hydra's chain, with the nearest known key when a key is unknown."""
     text, cause = str(error), error.__cause__
     if missing := re.search(r"Could not override '([^']+)'", text):
         key = missing.group(1)
         if cause is not None and "not in struct" not in str(cause) and "is not in" not in str(cause):
             return ConfigError(f"{key}: {_first_line(cause)}", key)
-        if published := our_name(key):
-            return ConfigError(f"unknown key {key!r}: here it is {published}", key)
+        if ours := our_name(key, published):
+            return ConfigError(f"unknown key {key!r}: here it is {ours}", key)
         near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
         return ConfigError(f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}", key)
@@ -121,8 +77,12 @@ def _refusal(error: Exception, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"{told}: {_first_line(cause)}" if merging else told)
 
 
-def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> DictConfig:
+def compose_config(
+    module: str, name: str, overrides: Sequence[str] = (), published: Mapping[str, str] = MappingProxyType({})
+) -> DictConfig:
     """Compose ``name`` from the yaml files of the package ``module`` over verl's, with Hydra overrides.
+
+    A key among ``published`` is refused with its name here.
 
     Raises:
         ConfigError: an override does not parse, or names a key or an option that does not exist.
@@ -148,7 +108,7 @@ def compose_config(module: str, name: str, overrides: Sequence[str] = ()) -> Dic
                     known_keys = list(flatten(compose(config_name=name, overrides=[path, *selections])))
                 except (HydraException, OmegaConfBaseException):
                     known_keys = []
-        raise _refusal(error, known_keys) from error
+        raise _refusal(error, known_keys, published) from error
 
 
 @cache
@@ -167,7 +127,12 @@ def difference(config: DictConfig, defaults: DictConfig) -> dict[str, tuple[obje
     return {key: (theirs.get(key), value) for key, value in ours.items() if theirs.get(key) != value}
 
 
-def refuse_unknown_additions(overrides: Sequence[str], defaults: DictConfig, own_blocks: Sequence[str]) -> None:
+def refuse_unknown_additions(
+    overrides: Sequence[str],
+    defaults: DictConfig,
+    own_blocks: Sequence[str],
+    published: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Refuse ``+key=value`` where verl would ignore the key, or fail on it minutes later inside a worker.
 
     Additions are welcome in the recipe's own blocks, in free-form nodes (``*_kwargs``, ``override_config``,
@@ -188,8 +153,8 @@ def refuse_unknown_additions(overrides: Sequence[str], defaults: DictConfig, own
         names = _field_names(defaults, parent)
         if leaf in names:
             continue
-        if published := our_name(key):
-            raise ConfigError(f"unknown key {key!r}: here it is {published}", key)
+        if ours := our_name(key, published):
+            raise ConfigError(f"unknown key {key!r}: here it is {ours}", key)
         near = difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)
         hint = f"; did you mean {parent}.{near[0]}?" if near else ""
         raise ConfigError(f"unknown key {key!r}: verl has no such setting and would not read it{hint}", key)

@@ -60,7 +60,7 @@ def quick_findings() -> Iterator[Finding]:
     for name, tested in compat.TESTED_VERSIONS.items():
         yield _version(name, compat.installed_version(name), tested)
     if compat.installed_version("vllm") is None and compat.installed_version("sglang") is not None:
-        yield Finding("versions", "vllm", NOTICE, "not installed: only tandem and the toy scale need it")
+        yield Finding("versions", "vllm", NOTICE, "not installed: a run that decodes with it needs it")
     else:
         yield _version("vllm", compat.installed_version("vllm"), guard.SUPPORTED_VERSIONS)
     yield _version(OWN, compat.installed_version(OWN), ">=0")

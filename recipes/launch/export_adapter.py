@@ -54,7 +54,7 @@ def export(folder: Path, output: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Export from the command line; the return value is the exit code: 0, or 2 for a refusal."""
     parser = argparse.ArgumentParser(prog="python -m recipes.launch.export_adapter", description=__doc__.split("\n")[0])
-    parser.add_argument("checkpoint", type=Path, help="the actor's (or proposer's) folder of a global_step_N")
+    parser.add_argument("checkpoint", type=Path, help="a policy's folder of a global_step_N, as actor")
     parser.add_argument("output", type=Path)
     options = parser.parse_args(argv)
     try:

@@ -6,17 +6,16 @@ where that was measured (``tests/benchmarks/memory_estimate.jsonl``).
 
 import json
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
+from recipes.core.settings import policies
 from recipes.errors import ConfigError
-from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import looks_local
-from vllm_patches.tandem.config import TandemConfig
-from vllm_patches.tandem.weight_sharing import decide
 
 GIB = 1024**3
 # The names that verl's configs take.
@@ -29,6 +28,14 @@ ADVICE = (
     "train adapters (model.lora_rank), offload (param_offload, optimizer_offload), lower gpu_memory_utilization or the "
     "tokens of a micro-batch, or take more devices"
 )
+
+SecondModel = Callable[[Any], tuple[str, bool] | None]
+"""What an engine holds beside its policy, from the policy's `actor_rollout_ref`: the model's path, and whether it reads
+the policy's own weights."""
+
+
+def no_second_model(group: Any) -> None:
+    """Most engines hold one model."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +147,12 @@ def trained_model(shape: Shape, model: Any, fsdp: Any, tokens: int, config: Any,
     return Model(int(state), int(state + peak), int(resting), int(2 * weights) if host else 0)
 
 
-def rollout_engine(tree: Any, shape: Shape, device: int) -> Engine:
-    """The engine of one policy; a tandem engine holds a junior, whose weights may be the senior's."""
+def rollout_engine(tree: Any, shape: Shape, device: int, second: tuple[str, bool] | None) -> Engine:
+    """The engine of one policy, and of the `SecondModel` that it may hold."""
     rollout, models, held = tree.actor_rollout_ref.rollout, [shape], [shape]
-    if tandem := ((rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("tandem_config"):
-        models = [shape, shape_of(tandem.get("junior_model")) or shape]
-        options = {name: value for name, value in tandem.items() if value is not None}
-        readable = options.keys() <= {field.name for field in fields(TandemConfig)}
-        shared = readable and decide(TandemConfig(**options), tandem_senior(tree.actor_rollout_ref))[0]
+    if second is not None:
+        path, shared = second
+        models = [shape, shape_of(path) or shape]
         held = models[:1] if shared else models
     parallel, size = int(rollout.tensor_model_parallel_size), BYTES.get(str(rollout.dtype), 2)
     token = sum(2 * model.num_hidden_layers * model.kv_heads * model.head_dim for model in models)
@@ -159,19 +164,21 @@ def rollout_engine(tree: Any, shape: Shape, device: int) -> Engine:
     )
 
 
-def parts_of(config: Any, device: str, size: int) -> tuple[list[Model], list[Engine]] | None:
+def parts_of(
+    config: Any, device: str, size: int, second_model: SecondModel = no_second_model
+) -> tuple[list[Model], list[Engine]] | None:
     """The trained models, a critic last, and the engines; None without FSDP or where a config.json is not at hand."""
     if not str(config.actor_rollout_ref.actor.strategy).startswith("fsdp"):
         return None
     models, engines, host = [], [], device == "cpu"
-    for tree in filter(None, (config, config.get("proposer"))):
+    for tree in policies(config).values():
         group, actor = tree.actor_rollout_ref, tree.actor_rollout_ref.actor
         if (shape := shape_of(group.model.path)) is None:
             return None
         packed, rows = int(actor.ppo_max_token_len_per_gpu or 16384), int(actor.ppo_micro_batch_size_per_gpu or 1)
         tokens = packed if actor.use_dynamic_bsz else rows * _longest(tree)
         models.append(trained_model(shape, group.model, actor.fsdp_config, tokens, config, host=host, head=True))
-        engines.append(rollout_engine(tree, shape, size))
+        engines.append(rollout_engine(tree, shape, size, second_model(group)))
     if (critic := config.critic).get("enable"):
         if (shape := shape_of(critic.model.path)) is None:
             return None
@@ -213,14 +220,14 @@ def problem_of(models: list[Model], engines: list[Engine], size: int, *, host: b
     return None
 
 
-def check_memory(config: Any, device: str, *, show: bool = False) -> None:
+def check_memory(config: Any, device: str, *, second_model: SecondModel = no_second_model, show: bool = False) -> None:
     """Print the estimate on request, and refuse a run that cannot fit on its devices; on a CPU a dry run is only told.
 
     Raises:
         ConfigError: with the phase and the sizes.
     """
     size, host = device_bytes(config, device), device == "cpu"
-    if (parts := parts_of(config, device, size or 0)) is None:
+    if (parts := parts_of(config, device, size or 0, second_model)) is None:
         if show:
             print("memory: the model's config.json is not at hand, so nothing is estimated")
         return

@@ -41,6 +41,8 @@ class Recipe:
         check: called with the composed config; raises ValueError with one sentence when the method cannot run with it.
         blocks: dotted keys whose content is the recipe's own (``check`` validates it).
         more_devices: devices the checked config takes beside ``trainer.nnodes`` x ``trainer.n_gpus_per_node``.
+        second_model: the model that an engine holds beside its policy (:data:`recipes.launch.memory.SecondModel`).
+        published: options of the published code, the last part of a key or a flag, and what they are called here.
         keeps_state: whether a checkpoint is complete only with the recipe's own state, ``<name>.json`` in its folder.
         mini_batches: rows of one optimizer step by role, where the recipe's trainer does not take verl's.
         prepare: part of a path, and the command that makes what is there; a refusal of a missing file names it.
@@ -52,6 +54,8 @@ class Recipe:
     blocks: Collection[str] = ()
     more_devices: Callable[[object], int] = lambda config: 0
     mini_batches: Callable[[object], Mapping[str, int]] = worker_checks.mini_batches
+    second_model: memory.SecondModel = memory.no_second_model
+    published: Mapping[str, str] = field(default_factory=dict)
     keeps_state: bool = False
     prepare: Mapping[str, str] = field(default_factory=dict)
 
@@ -115,7 +119,7 @@ def _launch(recipe: Recipe, overrides: list[str], dry_run: bool) -> int:
 def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, str, str | None]:
     """The composed config after every check, the device it is for, and the address of the cluster to join."""
     flags = [item for item in overrides if item.startswith("-")]
-    if flags and (published := our_name(flags[0])):
+    if flags and (published := our_name(flags[0], recipe.published)):
         raise ConfigError(f"unknown option {flags[0]}: here it is {published}", flags[0])
     if flags:
         raise ConfigError(f"unknown option {flags[0]}; options are --dry-run and --help, everything else is key=value")
@@ -130,9 +134,9 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
 
     evaluated, overrides = during_training.split(overrides)
     layered = [*cluster.platform_layer(device, address), *overrides]
-    config = compose_config(recipe.config_module, recipe.config_name, layered)
+    config = compose_config(recipe.config_module, recipe.config_name, layered, recipe.published)
     defaults = verl_defaults()
-    refuse_unknown_additions(overrides, defaults, recipe.blocks)
+    refuse_unknown_additions(overrides, defaults, recipe.blocks, recipe.published)
     checks.check_kinds(config, defaults)
     preflight.expand_home(config)
     cpu.fit_cpu(config, device, overrides)
@@ -147,7 +151,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     sync_guard.ask_for_log_probs(config, overrides)
     if dry_run:
         _describe(config, defaults, device, cluster.devices_of(config) + recipe.more_devices(config))
-    memory.check_memory(config, device, show=dry_run)
+    memory.check_memory(config, device, second_model=recipe.second_model, show=dry_run)
     preflight.check_run(config, recipe.prepare, offline_is_fatal=not dry_run)
     prompt_checks.check_prompts(config)
     if metrics := _metrics_file(config):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recipes.core.settings import policies
 from recipes.errors import ConfigError
 
 ACTOR, ROLLOUT, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"
@@ -207,16 +208,13 @@ def check_engine(config: Any) -> None:
 
 
 def check_attention(config: Any) -> None:
-    """:func:`check_ulysses` for every role, also those of PasoDoble's Proposer, which starts from the Solver's model
-    settings."""
-    group, critic = config.actor_rollout_ref, config.critic
-    check_ulysses(ACTOR, group.actor, group.model)
-    check_ulysses(REF, group.ref, group.model)
-    check_ulysses(CRITIC, critic, critic.get("model") or {})
-    if config.get("proposer") is not None:
-        own = config.proposer.actor_rollout_ref
-        check_ulysses(f"proposer.{ACTOR}", own.actor, own.model, group.model)
-        check_ulysses(f"proposer.{REF}", own.ref, own.model, group.model)
+    """:func:`check_ulysses` for every role; a second policy starts from the first one's model settings."""
+    first = config.actor_rollout_ref.model
+    for prefix, tree in policies(config).items():
+        group = tree.actor_rollout_ref
+        check_ulysses(f"{prefix}{ACTOR}", group.actor, group.model, first)
+        check_ulysses(f"{prefix}{REF}", group.ref, group.model, first)
+    check_ulysses(CRITIC, config.critic, config.critic.get("model") or {})
 
 
 def check_ulysses(key: str, role: Any, *models: Any) -> None:

@@ -10,6 +10,8 @@ RECIPE = Recipe(
     config_name="sppo",
     check=check_sppo_config,
     blocks=("algorithm.sppo",),
+    # of verl's former recipe
+    published={"sppo_eta": "algorithm.sppo.eta"},
     prepare={
         "data/math/": "python examples/data_preparation/math_dataset.py",
         "toy_letters/": "python examples/toy/make.py --format letters --out outputs/toy_letters",

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.core.files import read_rows
 from recipes.core.settings import read, require, require_off
 from recipes.errors import ConfigError, DataError
-from recipes.launch.adapter_checks import tandem_senior
 from recipes.launch.preflight import REMOTE_PREFIXES, check_model, data_files, looks_local
 from recipes.tandem.junior_weight import WARNING
 from recipes.tandem.portable.settings import PortableSettings
@@ -30,7 +29,7 @@ from recipes.tandem.settings import (
 from reward_fns.endpoint import Endpoint
 from reward_fns.errors import EndpointError
 from vllm_patches.tandem.config import TandemConfig, check_models
-from vllm_patches.tandem.weight_sharing import decide
+from vllm_patches.tandem.weight_sharing import Senior, decide
 
 ROLLOUT, AGENT_LOOP, TRAINER = "tandem_vllm", "tandem", "tandem"
 PORTABLE_LOOP = "tandem_portable"
@@ -204,9 +203,31 @@ def _print_notices(section: Any) -> None:
 def _check_sharing(engine: TandemConfig, group: DictConfig) -> None:
     """`share_weights=true` where the engine would refuse it, after the models are loaded."""
     try:
-        decide(engine, tandem_senior(group))
+        decide(engine, _senior(group))
     except ValueError as error:
         raise ConfigError(f"{SECTION}.{error}", f"{KEY}.share_weights") from error
+
+
+def _senior(group: DictConfig) -> Senior:
+    """What an engine of these roles will find its senior to be."""
+    model, rollout = group.model, group.rollout
+    lora = model.get("lora") or {}
+    return Senior(
+        model=model.path,
+        adapters=((model.get("lora_rank") or 0) > 0 or (lora.get("rank") or 0) > 0) and not lora.get("merge"),
+        load_format=rollout.load_format,
+        dtype=rollout.dtype,
+        quantization=rollout.get("quantization"),
+    )
+
+
+def junior_in_the_engine(group: DictConfig) -> tuple[str, bool] | None:
+    """The junior that a rollout engine of these roles holds, and whether it reads the senior's weights."""
+    section = group.rollout.engine_kwargs.get("vllm", {}).get(SECTION)
+    if section is None:
+        return None
+    engine = tandem_config(section)
+    return engine.junior_model, decide(engine, _senior(group))[0]
 
 
 def _check_both_models(engine: TandemConfig, model: DictConfig) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,12 @@ def all_models_are_qwen3_4b(monkeypatch):
 @pytest.fixture
 def parts(composed):
     """Trained models and engines of a recipe's config on a device of 80 GiB."""
-    return lambda recipe, *overrides, device="cuda": memory.parts_of(composed(recipe, *overrides), device, 80 * GIB)
+
+    def found(recipe, *overrides, device="cuda"):
+        second = import_module(f"recipes.{recipe}.main").RECIPE.second_model
+        return memory.parts_of(composed(recipe, *overrides), device, 80 * GIB, second)
+
+    return found
 
 
 @pytest.mark.parametrize("wrong", [{"num_attention_heads": 0}, {"vocab_size": "x"}, {"num_hidden_layers": -3}])

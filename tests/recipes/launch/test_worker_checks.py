@@ -114,7 +114,7 @@ def test_no_role_runs_ulysses_on_sdpa(defaults, monkeypatch, role, missing):
 
 
 @pytest.mark.parametrize("whose", ["the Solver's", "its own"])
-def test_nor_does_the_proposer(defaults, whose):
+def test_nor_does_a_second_policy(defaults, whose):
     """What its overlay does not name, its trainer takes from the Solver's model."""
     config = changed(defaults)
     config.proposer = changed(defaults, f"{ACTOR}.{ULYSSES}", f"{ACTOR}.ppo_mini_batch_size=8")
