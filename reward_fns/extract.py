@@ -225,7 +225,6 @@ def unbox(answer: str) -> str:
     return answer
 
 
-# Find the answer of a response without a box: what follows "the answer is", where that states a value.
 _PHRASE = re.compile(
     r"\b(?:final\s+)?answer\s*(?:\*\*|__)?\s*(?:is\b|:|=)\s*:?\s*(?:\*\*|__)?\s*(?=(?P<answer>[^\n]{1,1000}))"
     r"|####\s*(?P<hash>[^\n]{1,1000})",

@@ -21,15 +21,11 @@ from reward_fns.errors import EndpointError, JudgeError, OptionError
 from reward_fns.result import Fail, Score, Skip, deliver
 from reward_fns.text import after_thinking
 
-# What a judge is shown and how its verdict is read, so that no text under judgement can pass for its verdict.
-#
-# The verdict must carry a random word drawn after the response was written: a verdict forged inside the response does
-# not have it.
 MAX_REPLY_CHARS = 200_000
 
 
 def draw_word() -> str:
-    """A random word, drawn after the response was written."""
+    """A random word that the verdict must carry: one forged inside the response, written before, does not have it."""
     return f"VERDICT-{secrets.token_hex(6)}"
 
 

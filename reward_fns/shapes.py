@@ -152,9 +152,8 @@ def expand_plus_minus(text: str) -> list[str]:
     return [_SIGN_FIRST.sub(r"\1", value) for value in (upper, lower)]
 
 
-# Equations and inequalities in an answer: what merely names the value that was asked for, and what says more.
-#
-# `x = 42` names 42, `2x = 42` is an equation, `x = 41 = 42` a chain. Works on `reward_fns.answer.normal_form`.
+# Equations and inequalities: what merely names the value that was asked for, and what says more. `x = 42` names 42, `2x
+# = 42` is an equation, `x = 41 = 42` a chain. Works on `reward_fns.answer.normal_form`.
 _RELATION = re.compile(
     r"(?<![\\])[<>=]|\\(?:le|ge|ne|lt|gt|approx|equiv|sim|in|subset|cong|mid|Rightarrow|implies|iff|to)(?![A-Za-z])"
 )

@@ -14,7 +14,6 @@ from typing import Any
 
 from recipes.errors import DataError, MissingFileError
 
-# Read rows of data from parquet and JSON files, with one sentence about what is wrong with a file.
 Row = dict[str, Any]
 
 

@@ -8,11 +8,8 @@ in the process of the trainer; this does it for ours in every process.
 import logging
 import os
 
-# Errors met while the plug-in loads, kept because verl hides what a plug-in raises.
-#
-# A leaf: the plug-in, the CPU platform and the patches of verl write here; the doctor and the launcher read.
 messages: list[str] = []
-"""Tracebacks of this process, in order."""
+"""Tracebacks of errors met while the plug-in loads, kept because verl hides what a plug-in raises."""
 
 
 LOGGER = "recipes"

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# The name of the run a process belongs to, which every process of the run inherits through its environment.
+# Every process of a run inherits its name.
 VARIABLE = "VERL_DUETS_RUN"
 
 

@@ -18,6 +18,8 @@ from recipes.core.patching import patch_when_imported
 from recipes.errors import StaleRollout, WeightTransferError
 from vllm_patches.upstream import is_replaced, replaces
 
+logger = logging.getLogger(__name__)
+
 PER_TENSOR = 256
 ENOUGH = 64
 PATIENCE = 2
@@ -126,7 +128,6 @@ def difference_limit(dtype: str, quantized: bool, truncated: bool) -> float:
 
 VARIABLE = "VERL_DUETS_SYNC_GUARD"
 USED_BY = "recipes/core/sync_guard.py"
-logger = logging.getLogger(__name__)
 METRIC = "training/rollout_probs_diff_mean"
 
 

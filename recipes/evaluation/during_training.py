@@ -26,7 +26,7 @@ POLICY = "policy"
 DECIDED_BY_TRAINING = ("models", "engine", "score_only", "output_dir")
 TANDEM_ROLLOUT = "tandem_vllm"
 JUNIOR = "junior"
-# The junior of a tandem engine reads on the driver's processor.
+# The junior reads them on the driver's processor.
 LEGIBILITY_RESPONSES = 64
 
 

@@ -12,7 +12,6 @@ from reward_fns.completions import Answer
 from vllm_patches.tandem.config import CONFIG_KEY, engine_arguments
 from vllm_patches.tandem.outputs import AuthorshipError
 
-# Handoff between two engines: the two models write one response in turns, one part each.
 RESERVED_TOKENS = 8
 
 

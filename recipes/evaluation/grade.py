@@ -157,7 +157,6 @@ def _choice_problem(problem: Problem, letters: str) -> str | None:
     return None
 
 
-# The numbers of one model on one benchmark, each with its interval and its denominator.
 Rule = Literal["all", "parsable"]
 
 

@@ -26,7 +26,6 @@ from recipes.evaluation.sample_store import read_graded
 
 SCORER = "verl_duets"
 _LOG_VERSION = 2
-# What a training run keeps of a response that it showed, and what it does not say.
 _SHOWN = ("step", "sample", "question", "reward", "response")
 _UNKNOWN = {"gold": "", "answer": "", "reason": "reward", "finish_reason": "", "prompt_tokens": -1, "tokens": -1}
 _STOP_REASONS = {"stop": "stop", "length": "max_tokens"}

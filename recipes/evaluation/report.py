@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-# Learning curves from verl's file logger: one JSON line {"step": int, "data": {metric: value}} per step.
 # Metric -> step -> value.
 Curves = dict[str, dict[int, float]]
 

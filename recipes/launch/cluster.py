@@ -320,7 +320,6 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
         ray.shutdown()
 
 
-# Limits in time that grow with the model: what is right for half a million parameters is no time for 70 billion.
 SECONDS_PER_GIGABYTE = 2.0
 """For one acknowledgement of a weight sync: an engine may have to copy, shard and quantise everything it was sent."""
 SYNC_VARIABLE = "VERL_DUETS_SYNC_TIMEOUT"

@@ -90,16 +90,15 @@ def _closing_brace(text: str, start: int, closable: list[int]) -> int:
         i += 1
 
 
-# Check a proposed pair: it is complete, and the question does not give its answer away.
-#
-# Source: PasoDoble, ``proposer_reward_hacking_check`` in ``pasodoble_online.py``.
 LeakCheck = Literal["substring", "token"]
 Fault = Literal["missing", "question_in_answer", "box_in_question", "answer_in_question"]
 FAULTS: tuple[Fault, ...] = ("missing", "question_in_answer", "box_in_question", "answer_in_question")
 
 
 def find_fault(question: str | None, answer: str | None, *, leak_check: LeakCheck = "substring") -> Fault | None:
-    """Return the first rule that the pair breaks, or None.
+    """Return the first rule that a proposed pair breaks, or None: it must be complete, and not give its answer away.
+
+    Source: PasoDoble, ``proposer_reward_hacking_check`` in ``pasodoble_online.py``.
 
     An empty question or answer is ``missing``: the original reaches the same zero because an empty string is part of
     every string. ``leak_check="substring"`` is the original's last rule and rejects the answer 2 for ``x^2`` and

@@ -200,7 +200,6 @@ class RoleTrainer:
         return batch
 
 
-# The Proposer: a second policy with workers, optimizer, vLLM servers and weight sync of its own beside the Solver.
 POOL = "proposer_pool"
 WORKERS = str(Role.ActorRollout)
 

@@ -15,13 +15,11 @@ from recipes.pasodoble.parsing import FAULTS, Fault, find_fault
 from recipes.pasodoble.settings import OfflineSettings, RoundSettings
 
 
-# The Proposer's reward: high for hard problems, 0 for unsolved and for repeated ones.
-#
-# Source: PasoDoble, ``_score_completions`` in ``proposergrpo_trainer.py``.
 def proposer_reward(
     pass_rate: Any, diversity: Any, *, tau_low: float = 0.2, tau_div: float = 0.3, w: float = 0.2
 ) -> Any:
-    r"""Compute the reward of a proposal with pass rate :math:`p` and diversity :math:`d`.
+    r"""Compute the reward of a proposal with pass rate :math:`p` and diversity :math:`d`: high for hard problems, 0 for
+    unsolved and for repeated ones (PasoDoble, ``_score_completions`` in ``proposergrpo_trainer.py``).
 
     .. math:: r = (1.1 - p) + w d \quad\text{if } p > \tau_{low} \text{ and } d > \tau_{div},\quad\text{else } 0
 
@@ -219,7 +217,6 @@ class OfflineIteration:
         return self.updates[name] < updates and self.tries[name] < (tries or 0)
 
 
-# Summarise a step's rounds: metrics, and one record per problem.
 _BANDS = ("0", "to_0.2", "to_0.4", "to_0.6", "to_0.8", "below_1", "1")
 
 

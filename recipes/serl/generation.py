@@ -19,19 +19,18 @@ from recipes.core.split_resources import rollout_devices
 from recipes.serl.pool import Instruction
 from recipes.serl.settings import InstructionSettings
 
+logger = logging.getLogger(__name__)
 
-# The agent loop `serl_raw_prompt`: one turn on the bare text of the prompt, without chat template.
+
 class RawPromptAgentLoop(SingleTurnAgentLoop):
-    """Prompts as in the SeRL code's training and validation: no template, no special tokens."""
+    """The agent loop `serl_raw_prompt`: one turn on the bare text of the prompt, as in the SeRL code's training and
+    validation, without template or special tokens."""
 
     async def ct_build_initial_tokens(self, messages, *_, **__) -> list[int]:
         """Tokenise the messages' contents, joined."""
         text = "".join(message["content"] for message in messages)
         ids = await self.loop.run_in_executor(None, lambda: self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return self._cap_text_prompt_length(ids)
-
-
-logger = logging.getLogger(__name__)
 
 
 SEED_NAMES = {"sglang": "sampling_seed"}

@@ -14,15 +14,9 @@ from rapidfuzz.distance import LCSseq
 
 from recipes.serl.instructions import draw_examples
 
-# Compute the exact ROUGE-L of one candidate against many texts, fast enough for a whole run's instructions.
-#
 # The rouge-score package, which the original uses, sees a-z and 0-9 alone: two Russian questions with the same digits
 # are equal to it, and so are `x^2+3x-4` and `x^2-3x+4`. By default words of all scripts and the signs of formulas are
 # tokens.
-#
-# Texts become strings with one code point per token, so that rapidfuzz's bit-parallel LCS compares tokens at C speed.
-# The F-measure repeats the floating-point operations of the rouge-score package, because decisions at a threshold
-# depend on the last bit: LCS 7 of lengths 8 and 12 is 0.7000000000000001 there, LCS 7 of lengths 10 and 10 is 0.7.
 Convention = Literal["default", "reference"]
 # A word or number in any script, a character of a script without spaces, or a sign of a formula.
 _SPACELESS = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -41,7 +35,10 @@ def tokenize(text: str, convention: Convention = "default") -> list[str] | list[
 
 
 class RougeIndex:
-    """A growing set of texts to compare candidates with; each distinct token in it has a code point of its own."""
+    """A growing set of texts to compare candidates with by their exact ROUGE-L.
+
+    Texts become strings with one code point per token, so that rapidfuzz's bit-parallel LCS compares tokens at C speed.
+    """
 
     def __init__(self, texts: Iterable[str] = (), convention: Convention = "default") -> None:
         self._convention: Convention = convention
@@ -85,6 +82,7 @@ def max_rouge_l(candidate: str, texts: Iterable[str], convention: Convention = "
 
 
 def _f_measure(lcs: int, n: int, m: int) -> float:
+    """In the operations of rouge-score, since a threshold sees the last bit: 7 of 8 and 12 is 0.7000000000000001."""
     precision, recall = lcs / m, lcs / n
     return 2 * precision * recall / (precision + recall)
 

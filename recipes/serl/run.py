@@ -18,10 +18,9 @@ from recipes.serl.sources import Journal, Source
 from reward_fns.majority import CollapseAlarm
 
 
-# When a run ends.
 @dataclass(frozen=True)
 class Schedule:
-    """Length of a run counted in trained prompts.
+    """When a run ends: its length counted in trained prompts.
 
     The original code uses `instructions_num_per_iteration` only for the length of the learning-rate schedule and has to
     be stopped by hand; here a run ends when `iterations` times that many prompts were trained, or after `max_steps`

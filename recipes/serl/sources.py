@@ -15,16 +15,15 @@ from recipes.serl.instructions import PromptTemplate, filter_instruction, fit_pr
 from recipes.serl.pool import Instruction, InstructionPool
 from recipes.serl.settings import InstructionSettings
 
-# Record what became of every instruction as JSON lines, set back to the checkpoint when a run resumes.
-#
-# Byte offsets, not lines, are what a checkpoint keeps of them: a step appends to three files of its own, and setting
-# them back must not depend on how much of the last line reached the disk.
 KINDS = ("filtered_data", "expired_data", "keep_train_data")
 _NAME = re.compile(rf"(?:{'|'.join(KINDS)})_(\d+)\.jsonl")
 
 
 class Journal:
-    """The files `{kind}_{step}.jsonl` of one folder, the names and split of the original code.
+    """What became of every instruction: the files `{kind}_{step}.jsonl` of one folder, named as in the original code.
+
+    A checkpoint keeps their lengths in bytes, to which a run that resumes sets them back, however much of the last line
+    reached the disk.
 
     `filtered_data` holds every instruction dropped by a filter, `expired_data` those that passed and were left over,
     `keep_train_data` those trained on. A line holds `idx`, `prompt`, `step`, and whatever else the writer knows.

@@ -20,9 +20,6 @@ from recipes.serl.run import RunStalled, SerlRun
 from recipes.serl.sources import DatasetSource, SelfInstructSource
 from reward_fns.majority import Vote
 
-# What the trainer does to advantages in the queue: padding rows of their own length, and RLOO with a KL penalty.
-#
-# RLOO's baseline comes from the scores alone, the penalty joins afterwards.
 # What verl computes for each response token after sampling.
 TOKEN_FIELDS = (
     "old_log_probs",

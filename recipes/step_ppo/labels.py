@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Intermediate states: prefixes of sampled trajectories from which completions will be drawn.
-#
-# Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in REFERENCE.md: draws are
-# seeded per trajectory, and shards lose no remainder.
 @dataclass(frozen=True)
 class StateSampling:
-    """Which prefixes become states.
+    """Which prefixes of sampled trajectories become states, from which completions will be drawn.
+
+    Source: sample_react_inter_states_v2.0.py and _v2.3.py of the LPR code. Differences, argued in REFERENCE.md: draws
+    are seeded per trajectory, and shards lose no remainder.
 
     ratio: probability of each remaining step. ratio_s: share of leading steps never used. ratio_e: share after which
     none is used. Both bounds are floors of share times number of steps. drop_kinds: kinds of step that are drawn but

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# Reduce step probabilities to one score per trajectory.
-#
-# Source: LPR code, best_of_filter_by_reward_v2.2.py and _v2.2.1.py.
+# Of a trajectory's step probabilities to one score. Source: LPR code, best_of_filter_by_reward_v2.2.py and _v2.2.1.py.
 Reduction = Literal["product", "min", "sum"]
 
 REDUCTIONS: dict[Reduction, Callable[[Sequence[float]], float]] = {"product": math.prod, "min": min, "sum": math.fsum}

@@ -13,11 +13,9 @@ from recipes.core.files import read_rows
 from recipes.step_ppo.tokens import encode_prompt, encode_trajectory, prompt_of
 
 
-# verl's dataset for prompts in plain text: a base model without a chat template keeps its rows.
-#
-# verl measures a prompt through the chat template, and drops every row where there is none.
 class PromptDataset(RLHFDataset):
-    """verl's own, but for the lengths of prompts where the tokenizer has no chat template."""
+    """verl's own, but for the lengths of prompts where the tokenizer has no chat template: verl measures a prompt
+    through it, and drops every row where there is none."""
 
     def maybe_filter_out_long_prompts(self, dataframe=None):
         """The rows whose prompts fit, measured as the rollouts encode them."""

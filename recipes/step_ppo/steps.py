@@ -16,15 +16,11 @@ from typing import Any, Literal, Protocol
 
 from tokenizers.decoders import DecodeStream
 
-# The ReAct trajectory format: step labels, and the two cleaning rules of the original code.
-#
-# A trajectory is written as lines `Thought i: ...`, `Action i: ...`, `Observation i: ...` and ends with
-# `Action n: Finish[The answer is X.]`. The label of the first thought stands at the end of the prompt, so a response
-# starts in the middle of `Thought 1:`.
-#
-# Source: construct_dpo_data_from_react_response.py (rule 1.0) and _v1.1.py (rule 1.1) of the dpo-trajectory-reasoning
-# repository, the code of "Learning Planning-based Reasoning by Trajectories Collection and Process Reward Synthesizing"
-# (arXiv 2402.00658), called "the LPR code" in this recipe.
+# The ReAct format: a trajectory is written as lines `Thought i: ...`, `Action i: ...`, `Observation i: ...` and ends
+# with `Action n: Finish[The answer is X.]`. The label of the first thought stands at the end of the prompt, so a
+# response starts in the middle of `Thought 1:`. Source: construct_dpo_data_from_react_response.py (rule 1.0) and
+# _v1.1.py (rule 1.1) of the dpo-trajectory-reasoning repository, the code of "Learning Planning-based Reasoning by
+# Trajectories Collection and Process Reward Synthesizing" (arXiv 2402.00658), called "the LPR code" in this recipe.
 STEP_KINDS = ("Thought", "Action", "Observation")
 FIRST_STEP = "Thought 1:"
 FINISH = "Finish[The answer is"

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-# Find where the steps of a rollout end on its token ids, or why it has none.
 @dataclass(frozen=True)
 class RolloutSteps:
     """Token positions of the step ends and kinds of the steps; `malformed` is "" or the reason why there are none to

@@ -10,16 +10,14 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from recipes.errors import ConfigError
 from recipes.tandem.settings import SECTION, canonical_settings, replace_section
 
+logger = logging.getLogger(__name__)
 
-# The training worker's end of the weight sync to a tandem server.
+
 class TandemServerAdapter(ServerAdapter):
-    """verl's adapter for vLLM servers under this rollout's name.
+    """The training worker's end of the weight sync: verl's own, under this rollout's name.
 
     The senior receives weights by its plain names; the junior is no part of the model that receives them.
     """
-
-
-logger = logging.getLogger(__name__)
 
 
 class TandemHttpServer(vLLMHttpServer):

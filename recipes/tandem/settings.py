@@ -51,7 +51,6 @@ class TandemSettings:
             raise ConfigError(f"{BLOCK}.benchmarks names {', '.join(twice)} more than once.", f"{BLOCK}.benchmarks")
 
 
-# Read `engine_kwargs.vllm.tandem_config`, published names included, and turn it into engine arguments.
 SECTION = "tandem_config"
 KEY = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{SECTION}"
 

@@ -27,10 +27,11 @@ from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES
 from vllm_patches.tandem.speculative.round import Outcome, SpeculativeStats
 
+logger = logging.getLogger(__name__)
 
-# What the speculative mode's drafts were worth in a step of training.
+
 def drafting_metrics(engines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """`tandem/...`: acceptance, tokens and drafts per round and request, cost per token; nothing in the other modes.
+    """What drafts were worth: acceptance, tokens and drafts per round and request, cost per token; {} in other modes.
 
     Args:
         engines: of each engine what its worker's `tandem_stats` counted since the last step.
@@ -48,8 +49,6 @@ def drafting_metrics(engines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         "tandem/cost_per_token": total.cost_per_token,
     }
 
-
-logger = logging.getLogger(__name__)
 
 ROLLOUT = "tandem_vllm"
 PASS_METRIC = "val-core/macro/pass@{}"

@@ -14,14 +14,13 @@ from vllm_patches.tandem.config import RequestSettings
 from vllm_patches.tandem.schedule_table import ScheduleTable
 
 
-# Seeded sampling that does not depend on the other requests of the batch.
-#
-# Symptoms in stock vLLM 0.28 on a CPU: a seeded request whose prompt is computed in chunks fails ("CPU Generator does
-# not use offset"), because vLLM samples the unfinished chunk, discards the sample and rewinds the generator; and a
-# seeded request beside unseeded ones is not sampled from its seed at all, because the CPU sampler looks at the
-# generators only when every row has one.
 class ScratchGenerator(torch.Generator):
-    """A generator for samples that do not count: rewinding it has no effect and is no error."""
+    """A generator for samples that do not count: rewinding it has no effect and is no error.
+
+    In stock vLLM 0.28 on a CPU a seeded request whose prompt is computed in chunks fails ("CPU Generator does not use
+    offset"), since vLLM samples the unfinished chunk, discards the sample and rewinds the generator. And one beside
+    unseeded requests is not sampled from its seed, since the sampler uses generators only where every row has one.
+    """
 
     def get_offset(self) -> int:
         return 0
@@ -62,7 +61,6 @@ class GeneratorGuard:
             generators.update(own)
 
 
-# What the model runner keeps for one step, and what it counts over many.
 @dataclasses.dataclass
 class Step:
     """One step, from the preparation of its inputs to the sampled tokens.

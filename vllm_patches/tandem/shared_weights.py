@@ -22,11 +22,6 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 
-# One forward pass for a junior and a senior that share their weights: twice the rows, each weight read once.
-#
-# The first half of the rows are the senior's, the second half the junior's, both of the same tokens. Layers without
-# adapters see all rows. Of a layer with adapters the base sees all rows, and the adapter is added to the first half.
-# Attention splits the halves, since each model has keys and values of its own.
 def one_pass_fault(senior: nn.Module) -> str | None:
     """Why the two models need a pass each, in words; None where one pass serves both."""
     for name, layer in senior.named_modules():
@@ -41,7 +36,11 @@ def one_pass_fault(senior: nn.Module) -> str | None:
 
 
 class OnePass:
-    """Both models' hidden states from one pass.
+    """Both models' hidden states from one pass: twice the rows, each weight read once.
+
+    The first half of the rows are the senior's, the second half the junior's, both of the same tokens. Layers without
+    adapters see all rows. Of a layer with adapters the base sees all rows, and the adapter is added to the first half.
+    Attention splits the halves, since each model has keys and values of its own.
 
     Args:
         senior: the model with adapters.

@@ -25,7 +25,6 @@ from recipes.serl.voting import check_bounds, judge_difficulty
 from reward_fns.completions import Answer
 
 
-# Choose seed questions as the original did: moderate agreement of the base model, then the levels in equal shares.
 def filter_by_agreement(rows: Sequence[dict], agreement: dict[int, float], *, low: float, high: float) -> list[dict]:
     """Keep the rows whose agreement lies in `low`..`high`, each with its `agreement`, which is keyed by row `idx`.
 

@@ -13,9 +13,8 @@ from recipes.errors import EnvironmentProblem
 from reward_fns.errors import BudgetSpent, EndpointError, OptionError
 
 
-# Where a stage computes that runs a model in its own process.
 def own_device() -> str:
-    """torch's name of this machine's accelerator, `cpu` where there is none or it is hidden on purpose.
+    """Where a stage runs a model: torch's name of the accelerator here, `cpu` where none is or it is hidden.
 
     Raises:
         EnvironmentProblem: there is a GPU that torch cannot use; the processor takes its place only when asked for.

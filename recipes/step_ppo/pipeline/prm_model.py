@@ -19,13 +19,16 @@ from recipes.step_ppo.pipeline.data import Question
 from recipes.step_ppo.tokens import EncodedTrajectory, Prompt
 
 
-# Training examples of the process reward model: one trajectory with all its labelled prefixes.
-#
-# The LPR code makes one sequence of every labelled prefix. For a causal model, the logits at the last token of a
-# prefix do not depend on what follows, so one pass over the whole trajectory reads them all.
 @dataclass(frozen=True)
 class PRMExample:
-    """`labels` maps character positions in `response` (one past the last character of a prefix) to hits."""
+    """One trajectory with all its labelled prefixes.
+
+    The LPR code makes one sequence of every labelled prefix. For a causal model, the logits at the last token of a
+    prefix do not depend on what follows, so one pass over the whole trajectory reads them all.
+
+    Attributes:
+        labels: character positions in `response`, one past the last character of a prefix, and its hits.
+    """
 
     key: str
     id: str

@@ -19,7 +19,8 @@ from reward_fns.endpoint import EndpointSettings
 from reward_fns.errors import BudgetSpent, EndpointError
 from reward_fns.result import FailureBudget, Score, Skip
 
-# The options of the commands that ask a model, and the engine and sampling that they describe.
+logger = logging.getLogger(__name__)
+
 FOUR_LINE_BREAKS = "\n\n\n\n"
 
 
@@ -81,7 +82,6 @@ def endpoint_settings(args: argparse.Namespace, model: str, *, key_variable: str
     )  # fmt: skip
 
 
-# Whether responses give the right answer: one function for labels, pairs and trajectories.
 def judge(question: Question, responses: Sequence[str]) -> list[Score | Skip]:
     """A Score of 1 or 0 with its reason for each response, or a Skip when the gold answer or the checker is at fault.
 
@@ -96,9 +96,6 @@ def judge(question: Question, responses: Sequence[str]) -> list[Score | Skip]:
 def correct(result: Score) -> bool:
     """Whether a judged response is right."""
     return result.acc > 0
-
-
-logger = logging.getLogger(__name__)
 
 
 def add_budget_arguments(parser: argparse.ArgumentParser) -> None:

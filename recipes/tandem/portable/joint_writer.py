@@ -139,7 +139,6 @@ def written_token_ids(answer: Answer, most: int) -> list[int]:
     return list(token_ids)
 
 
-# Agent loop `tandem_portable`: the loop `tandem` over two independent engines.
 # verl builds a loop per response; connections are kept between them.
 _junior_endpoints: dict[tuple[str, str], Endpoint] = {}
 

@@ -13,10 +13,9 @@ from vllm_patches.tandem.schedule_table import ScheduleTable, coin_authors
 from vllm_patches.tandem.speculative.verify import NOTHING
 
 
-# The author schedules of a batch run ahead over drafted tokens, all positions at once.
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """What the schedules say after each prefix of the drafts; column k is the state after k of them.
+    """The author schedules of a batch run ahead over drafted tokens; column k is the state after k of them.
 
     Attributes:
         authors: (N, K + 1) int8, who writes position k.
@@ -260,7 +259,6 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return np.cumsum(lengths) - lengths
 
 
-# What the speculative mode counts, and what follows from it.
 @dataclasses.dataclass
 class SpeculativeStats:
     """Work done since the last reset; ``tandem_stats`` of the worker returns it.
@@ -293,9 +291,8 @@ class SpeculativeStats:
         self.cost_per_token = (total.rounds + cost_ratio * total.drafted) / max(1, total.emitted)
 
 
-# How many tokens the junior drafts in a round: chosen from what became of earlier drafts, within a bound.
-#
-# The text does not depend on it (``verify``), so it may follow whatever is measured.
+# How many tokens the junior drafts follows from what became of earlier drafts; the text does not depend on it
+# (`verify`).
 MEMORY = 2000  # drafts after which an observation has lost about two thirds of its weight
 EVERY = 200  # drafts between two choices
 

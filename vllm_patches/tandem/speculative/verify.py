@@ -34,12 +34,11 @@ import torch
 
 from vllm_patches.tandem.schedule import GOLDEN_GAMMA, SENIOR, mix64
 
-# Noise that both models share, a pure function of (request, position, token id), and samples drawn with it.
-#
-# A sample of a law p is ``argmax_v p(v) / e_v`` with independent exponential e_v, or in logarithms
-# ``argmax_v logit_v + g_v`` with g = -log e (the Gumbel-max trick). The noise comes from a counter-based hash, as the
-# coins of ``schedule`` do: it survives preemption and batching, agrees on every tensor-parallel rank, and is the same
-# whether a position is drafted by the junior, verified by the senior, or computed again.
+# Noise that both models share, a pure function of (request, position, token id). A sample of a law p is ``argmax_v p(v)
+# / e_v`` with independent exponential e_v, or in logarithms ``argmax_v logit_v + g_v`` with g = -log e (the Gumbel-max
+# trick). The noise comes from a counter-based hash, as the coins of ``schedule`` do: it survives preemption and
+# batching, agrees on every tensor-parallel rank, and is the same whether a position is drafted by the junior, verified
+# by the senior, or computed again.
 _NOISE_DOMAIN = 0x6A09E667F3BCC909
 _SEEDED_DOMAIN = 0xBB67AE8584CAA73B
 # The largest words round up to 2**31 in single precision; a uniform of 1 would be noise of minus infinity.
