@@ -17,7 +17,7 @@ from typing import Any
 from reward_fns.errors import ResultError
 from reward_fns.gold import gold_answers
 from reward_fns.math import score_batch
-from reward_fns.pool import Kind, Pool
+from reward_fns.pool import Kind, shared_pool
 from reward_fns.result import Score
 
 
@@ -63,7 +63,7 @@ def read_rows(path: Path, key: str) -> Iterator[Any]:
         yield value
 
 
-def check(ground_truths: Sequence[Any], pool: Pool, time_limit: float = 5.0) -> list[Offender]:
+def check(ground_truths: Sequence[Any], workers: int | None = None, time_limit: float = 5.0) -> list[Offender]:
     r"""The gold answers that do not parse, do not equal themselves, or do not score 1.0 when a response boxes them."""
     problems: dict[int, str] = {}
     asked: list[tuple[int, str]] = []
@@ -72,13 +72,15 @@ def check(ground_truths: Sequence[Any], pool: Pool, time_limit: float = 5.0) -> 
         if not answers:
             problems[row] = problem
         asked += [(row, answer) for answer in answers]
-    outcomes = pool.map("reward_fns.algebra:check_gold", [(answer,) for _, answer in asked], time_limit=time_limit)
+    rows = [(answer,) for _, answer in asked]
+    outcomes = shared_pool(workers).map("reward_fns.algebra:check_gold", rows, time_limit=time_limit)
     for (row, _), outcome in zip(asked, outcomes, strict=True):
         problem = outcome.value if outcome.kind is Kind.DONE else f"{outcome.kind.value} {outcome.detail}".strip()
         if problem:
             problems.setdefault(row, problem)
     sound = [(row, answer) for row, answer in asked if row not in problems]
-    results = score_batch([rf"\boxed{{{a}}}" for _, a in sound], [a for _, a in sound], time_limit=time_limit)
+    boxed = [rf"\boxed{{{answer}}}" for _, answer in sound]
+    results = score_batch(boxed, [answer for _, answer in sound], time_limit=time_limit, workers=workers)
     for (row, _), result in zip(sound, results, strict=True):
         if not isinstance(result, Score) or result.value != 1.0:
             problems.setdefault(row, f"scores {getattr(result, 'value', 'nothing')} against itself: {result.reason}")
@@ -96,20 +98,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.workers < 1 or not options.time_limit > 0:
         parser.error("--workers and --time-limit must be positive")
     offending = 0
-    with Pool(options.workers) as pool:
-        for path in options.path:
-            try:
-                golds = list(read_rows(path, options.key))
-            except (OSError, ValueError) as error:
-                print(f"{path}: cannot be read: {error}", file=sys.stderr)
-                return 2
-            offenders = check(golds, pool, options.time_limit)
-            offending += len(offenders)
-            print(f"{path}: {len(golds)} gold answers, {len(offenders)} do not score 1.0 against themselves")
-            for offender in offenders[: options.max_listed]:
-                print(f"  row {offender.row}: {offender.problem}: {offender.ground_truth}")
-            for problem, count in Counter(offender.problem for offender in offenders).most_common():
-                print(f"  {count} x {problem}")
+    for path in options.path:
+        try:
+            golds = list(read_rows(path, options.key))
+        except (OSError, ValueError) as error:
+            print(f"{path}: cannot be read: {error}", file=sys.stderr)
+            return 2
+        offenders = check(golds, options.workers, options.time_limit)
+        offending += len(offenders)
+        print(f"{path}: {len(golds)} gold answers, {len(offenders)} do not score 1.0 against themselves")
+        for offender in offenders[: options.max_listed]:
+            print(f"  row {offender.row}: {offender.problem}: {offender.ground_truth}")
+        for problem, count in Counter(offender.problem for offender in offenders).most_common():
+            print(f"  {count} x {problem}")
     return 1 if offending else 0
 
 

@@ -13,7 +13,6 @@ from recipes.evaluation.stats import Abstention, bootstrap_mean, maj_at_k, major
 from reward_fns import math, multiple_choice
 from reward_fns.check_dataset import check
 from reward_fns.majority import majority_vote
-from reward_fns.pool import Pool
 from reward_fns.result import Score
 
 # Responses judged in one call of the grader's pool.
@@ -127,9 +126,7 @@ def right_classes(grades: Iterable[Grade]) -> set[str]:
     return {name for name, right in first.items() if right}
 
 
-def faulty_golds(
-    kind: str, problems: Sequence[Problem], grading: Mapping[str, Any], workers: int = 2
-) -> dict[str, str]:
+def faulty_golds(kind: str, problems: Sequence[Problem], grading: Mapping[str, Any]) -> dict[str, str]:
     """The problems whose gold answer cannot serve, with the reason, by problem id; unlabelled ones are left out.
 
     Args:
@@ -142,9 +139,7 @@ def faulty_golds(
         return {name: fault for name, fault in faults.items() if fault}
     # Many problems have the same answer, which needs one check.
     distinct = {repr(problem.gold): problem.gold for problem in labelled}
-    with Pool(workers) as pool:
-        offenders = check(list(distinct.values()), pool)
-    faults = {list(distinct)[offender.row]: offender.problem for offender in offenders}
+    faults = {list(distinct)[offender.row]: offender.problem for offender in check(list(distinct.values()))}
     return {problem.id: faults[repr(problem.gold)] for problem in labelled if repr(problem.gold) in faults}
 
 

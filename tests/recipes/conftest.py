@@ -1,7 +1,34 @@
-"""Ray and a TransferQueue, started once for all tests that ask for them."""
+"""Ray and a TransferQueue, started once for all tests that ask for them; and composed configs."""
+
+from functools import cache
+from importlib import import_module
 
 import pytest
 from omegaconf import OmegaConf
+
+
+@cache
+def _chosen(recipe, *choices):
+    from recipes.launch.composition import compose_config
+
+    found = import_module(f"recipes.{recipe}.main").RECIPE
+    return compose_config(found.config_module, found.config_name, choices)
+
+
+@pytest.fixture(scope="session")
+def composed():
+    """A recipe's config with these overrides: its groups are composed once, keys are set in a copy."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    def compose(recipe, *overrides):
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        keys = [one for one in parsed if "." in one.key_or_group]
+        config = _chosen(recipe, *(one.input_line for one in parsed if one not in keys)).copy()
+        for one in keys:
+            OmegaConf.update(config, one.key_or_group, one.value(), force_add=one.is_add())
+        return config
+
+    return compose
 
 
 def _asks(item) -> bool:

@@ -50,7 +50,7 @@ SHOWN = "algorithm.show_responses_every"
 # What is typed beside a good command, the type of the refusal, and its key: one for each check that the launcher calls.
 REFUSED = {
     ("--verbose",): ("ConfigError", ""),
-    ("--n_samples_per_prompt=8",): ("ConfigError", "--n_samples_per_prompt=8"),
+    ("--sppo_eta=1",): ("ConfigError", "--sppo_eta=1"),
     ("actor_rollout_ref.rollout.multi_turn.enable=true",): (
         "ConfigError",
         "actor_rollout_ref.rollout.multi_turn.enable",

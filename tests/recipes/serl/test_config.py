@@ -8,7 +8,6 @@ from omegaconf import OmegaConf
 
 from recipes.core.split_resources import choose_backend, rollout_devices
 from recipes.errors import ConfigError, DataError, MissingFileError
-from recipes.launch.composition import compose_config
 from recipes.serl.generation import rollout_engines
 from recipes.serl.guards import check_serl_config
 from recipes.serl.run import Schedule
@@ -25,14 +24,14 @@ def seeds(tmp_path):
     return path
 
 
-def composed(seeds, *overrides):
-    return compose_config("recipes.serl.config", "serl", [f"serl.seeds={seeds}", *overrides])
+@pytest.fixture
+def serl(composed, seeds):
+    return lambda *overrides: composed("serl", f"serl.seeds={seeds}", *overrides)
 
 
-@pytest.fixture(scope="module")
-def base():
-    """One composition for all refusals: composing takes a second, changing a copy nothing."""
-    return compose_config("recipes.serl.config", "serl", [])
+@pytest.fixture
+def base(composed):
+    return composed("serl")
 
 
 def changed(base, seeds, changes):
@@ -42,8 +41,8 @@ def changed(base, seeds, changes):
     return config
 
 
-def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(seeds):
-    config = composed(seeds, "estimator=grpo", "algorithm.kl_ctrl.kl_coef=1e-3")
+def test_grpo_has_its_penalty_in_the_loss_with_the_same_coefficient(serl):
+    config = serl("estimator=grpo", "algorithm.kl_ctrl.kl_coef=1e-3")
     actor = config.actor_rollout_ref.actor
     assert (actor.use_kl_loss, actor.kl_loss_type, actor.kl_loss_coef) == (True, "low_var_kl", 1e-3)
     assert not config.algorithm.use_kl_in_reward
@@ -104,13 +103,13 @@ def test_length_of_the_original_run_follows_from_the_config(base):
     assert (schedule.max_steps, schedule.max_steps * updates_per_step) == (125, 2000)
 
 
-def test_prepared_data_asks_as_the_default_convention_does(seeds):
-    assert composed(seeds).serl.answer_template == ANSWER_TEMPLATE
+def test_prepared_data_asks_as_the_default_convention_does(serl):
+    assert serl().serl.answer_template == ANSWER_TEMPLATE
 
 
 @pytest.mark.parametrize(("platform", "backend"), [([], "nccl"), (["+platform=cpu"], "gloo")], ids=["cuda", "cpu"])
-def test_split_resources_take_as_many_devices_again(seeds, platform, backend):
-    config = composed(seeds, *platform, "resources=split", "trainer.nnodes=2")
+def test_split_resources_take_as_many_devices_again(serl, platform, backend):
+    config = serl(*platform, "resources=split", "trainer.nnodes=2")
     choose_backend(config)
     check_serl_config(config)
     rollout = config.actor_rollout_ref.rollout
@@ -119,12 +118,12 @@ def test_split_resources_take_as_many_devices_again(seeds, platform, backend):
     assert rollout.checkpoint_engine.backend == backend
 
 
-def test_each_rollout_engine_gets_a_few_shot_prompt(seeds):
-    config = composed(seeds, "trainer.nnodes=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=2")
+def test_each_rollout_engine_gets_a_few_shot_prompt(serl):
+    config = serl("trainer.nnodes=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=2")
     assert config.serl.instructions.few_shot_generation_batch_size is None
     assert rollout_engines(config) == 8
-    assert rollout_engines(composed(seeds, "resources=split", "actor_rollout_ref.rollout.n_gpus_per_node=3")) == 3
-    assert rollout_engines(composed(seeds, "scale=toy")) == 1
+    assert rollout_engines(serl("resources=split", "actor_rollout_ref.rollout.n_gpus_per_node=3")) == 3
+    assert rollout_engines(serl("scale=toy")) == 1
 
 
 @pytest.mark.parametrize("steps", [1, 2, 20, 125])
@@ -132,7 +131,7 @@ def test_every_step_trains_at_a_rate_above_zero_that_never_rises_after_the_warm_
     import torch
     from verl.utils.torch_functional import get_cosine_schedule_with_warmup
 
-    config = base.copy()
+    config = base
     optim = trainer_with(config, steps * config.data.train_batch_size).config.actor_rollout_ref.actor.optim
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     warmup = int(optim.lr_warmup_steps_ratio * optim.total_training_steps)
@@ -166,21 +165,21 @@ def trainer_with(config, rows):
 
 @pytest.mark.parametrize(("rows", "steps"), [(8, 1), (16, 1), (30, 2), (100, 7)])
 def test_small_data_trains_to_its_end(base, rows, steps):
-    made = trainer_with(base.copy(), rows)
+    made = trainer_with(base, rows)
     assert made.steps_per_epoch == made.total_training_steps == steps
     assert made.schedule.prompts_left(0) == rows
 
 
-def test_rollouts_on_devices_of_their_own_have_as_many_as_asked(seeds):
+def test_rollouts_on_devices_of_their_own_have_as_many_as_asked(serl):
     devices = ("trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.n_gpus_per_node=6")
-    config = composed(seeds, "scale=qwen3_4b", "resources=split", *devices)
+    config = serl("scale=qwen3_4b", "resources=split", *devices)
     choose_backend(config)
     check_serl_config(config)
     assert (config.trainer.n_gpus_per_node, rollout_devices(config)) == (2, 6)
 
 
-def test_ttrl_trains_half_of_its_answers_on_every_row_of_every_epoch(seeds):
-    config = composed(seeds, "scale=qwen3_4b", "variant=ttrl")
+def test_ttrl_trains_half_of_its_answers_on_every_row_of_every_epoch(serl):
+    config = serl("scale=qwen3_4b", "variant=ttrl")
     check_serl_config(config)
     settings = SerlSettings.from_mapping(config.serl)
     rollout = config.actor_rollout_ref.rollout
@@ -189,7 +188,7 @@ def test_ttrl_trains_half_of_its_answers_on_every_row_of_every_epoch(seeds):
 
 
 def test_an_iteration_without_a_number_is_the_dataset(base):
-    made = trainer_with(base.copy(), 30)
+    made = trainer_with(base, 30)
     made.settings = SerlSettings(variant="majority", instructions_num_per_iteration=None, iterations=2)
     OmegaConf.update(made.config, "trainer.total_epochs", 2)
     OmegaConf.update(made.config, "trainer.total_training_steps", None)

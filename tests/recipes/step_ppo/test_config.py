@@ -5,12 +5,7 @@ import json
 import pytest
 
 from recipes.errors import ConfigError
-from recipes.launch.composition import compose_config
 from recipes.step_ppo.guards import check_step_ppo_config
-
-
-def composed(*overrides):
-    return compose_config("recipes.step_ppo.config", "step_ppo", overrides)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +32,9 @@ def composed(*overrides):
         (["+step_ppo.reward.weight=1"], "step_ppo.reward.weight"),
     ],
 )
-def test_refusals(overrides, key):
+def test_refusals(overrides, key, composed):
     with pytest.raises(ConfigError) as refusal:
-        check_step_ppo_config(composed("scale=toy", *overrides))
+        check_step_ppo_config(composed("step_ppo", "scale=toy", *overrides))
     assert refusal.value.key == key
 
 
@@ -49,18 +44,18 @@ def folder(path, **config):
     return str(path)
 
 
-def test_heads_are_looked_at(tmp_path):
+def test_heads_are_looked_at(tmp_path, composed):
     four = {"architectures": ["Qwen3ForTokenClassification"], "id2label": {str(i): str(i) for i in range(4)}}
     prm = folder(tmp_path / "prm", **four)
     language = folder(tmp_path / "lm", architectures=["Qwen3ForCausalLM"])
     backbone = folder(tmp_path / "backbone", architectures=["Qwen3ForTokenClassification"], id2label={"0": "0"})
     base = ["scale=toy", f"reward.reward_model.model_path={prm}", f"critic.model.path={backbone}"]
-    check_step_ppo_config(composed(*base))
+    check_step_ppo_config(composed("step_ppo", *base))
     for override in (
         f"critic.model.path={prm}",
         f"reward.reward_model.model_path={language}",
         "step_ppo.prm.classes=[3,4]",
     ):
         with pytest.raises(ConfigError) as refusal:
-            check_step_ppo_config(composed(*base, override))
+            check_step_ppo_config(composed("step_ppo", *base, override))
         assert refusal.value.key == override.partition("=")[0]

@@ -161,10 +161,8 @@ def test_complete_counts_hits(data, sampled_states, tokenizer_folder, tmp_path, 
         gold = questions[record["id"]].gold
         hits = sum(text.rpartition("Finish[The answer is ")[2][:1] == gold for text in record["completions"])
         assert record["value"] == hits and record["prefix_length"] == len(wanted[key]["prefix"])
-    asked = {
-        tuple(encode_state(byte_level_tokenizer(), questions[s["id"]].prompt, s["prefix"], s["rest"]))
-        for s in wanted.values()
-    }
+    tokenizer = byte_level_tokenizer()
+    asked = {tuple(encode_state(tokenizer, questions[s["id"]].prompt, s["prefix"], s["rest"])) for s in wanted.values()}
     assert set(map(tuple, faults.seen)) == asked
     assert "75.0%" in capsys.readouterr().out
 
