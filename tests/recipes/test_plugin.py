@@ -102,6 +102,7 @@ def test_a_disabled_plugin_is_told(without_us):
     assert all("VERL_USE_EXTERNAL_PLUGINS=none" in problem for problem in without_us["lost"])
 
 
+@pytest.mark.long
 def test_a_raising_dependency_is_recorded_and_does_not_break_verl(tmp_path):
     broken = tmp_path / "wrapt"
     broken.mkdir()

@@ -14,7 +14,6 @@ from verl.experimental.reward_loop.reward_manager import registry
 
 from recipes import plugin
 from recipes.core import reward_call
-from recipes.launch.composition import compose_config
 from reward_fns.result import Score, from_verl
 
 sys.path.insert(0, str(Path(__file__).parent / "step_ppo"))
@@ -38,7 +37,7 @@ def tokenizer():
 
 
 @pytest.fixture
-def judge(tokenizer, tmp_path):
+def judge(tokenizer, tmp_path, composed):
     """Gives what the recipe's reward manager makes of one response with the function of this name."""
     path = tmp_path / "rewards.py"
     path.write_text(FUNCTIONS)
@@ -49,9 +48,7 @@ def judge(tokenizer, tmp_path):
     def judge(recipe: str, name: str):
         overrides = ["scale=toy", *CHOICES.get(recipe, []), f"actor_rollout_ref.model.path={tmp_path}"]
         overrides += [f"reward.custom_reward_function.path={path}", f"reward.custom_reward_function.name={name}"]
-        config = compose_config(
-            f"recipes.{recipe}.config", recipe, [*overrides, "algorithm.reward_faults.time_limit=1"]
-        )
+        config = composed(recipe, *overrides, "algorithm.reward_faults.time_limit=1")
         with open_dict(config):
             config.reward.custom_reward_function.reward_kwargs = {}
         manager = registry.get_reward_manager_cls(config.reward.reward_manager.name)(

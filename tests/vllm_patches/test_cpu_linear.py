@@ -1,8 +1,6 @@
 """Weights of a CPU engine's linear layers stay where a trainer can write them."""
 
-import os
-import subprocess
-import sys
+import inspect
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ if not current_platform.is_cpu():
 
 from vllm.model_executor.layers import utils  # noqa: E402
 
+import vllm_patches  # noqa: E402
 from vllm_patches import cpu_linear  # noqa: E402
 
 
@@ -60,18 +59,10 @@ def test_patching_twice_is_patching_once(patched):
     assert utils.dispatch_cpu_unquantized_gemm is once
 
 
-def test_register_patches_only_when_asked():
-    code = """
-import os, vllm_patches
-for switch in ("", "0", "1", "1"):
-    os.environ["VERL_DUETS_CPU"] = switch
-    vllm_patches.register()
-    from vllm_patches.cpu_linear import is_active
-    print("active", is_active())
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "VERL_DUETS_CPU"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
-    )
-    said = [line for line in done.stdout.splitlines() if line.startswith("active")]
-    assert said == ["active False", "active False", "active True", "active True"]
+def test_register_patches_only_when_asked(monkeypatch):
+    upstream = inspect.unwrap(utils.dispatch_cpu_unquantized_gemm)  # where another test has patched it
+    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", upstream)
+    for switch, active in (("", False), ("0", False), ("1", True), ("1", True)):
+        monkeypatch.setenv(vllm_patches.CPU_SWITCH, switch)
+        vllm_patches.register()
+        assert cpu_linear.is_active() is active

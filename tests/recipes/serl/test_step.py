@@ -117,12 +117,11 @@ class Engine:
 
 
 @pytest.fixture
-def make(queue, tokenizer, tmp_path):
+def make(queue, tokenizer, tmp_path, composed):
     from verl.trainer.ppo import core_algos
 
     from recipes.core.requests import LocalRequests
     from recipes.core.reward_faults import RewardFaults
-    from recipes.launch.composition import compose_config
     from recipes.serl.run import Schedule
     from recipes.serl.settings import SerlSettings
     from recipes.serl.sources import Journal
@@ -136,7 +135,7 @@ def make(queue, tokenizer, tmp_path):
     sizes += ["serl.instructions.max_prompt_tokens=2000", "serl.limits.max_rounds=3"]
 
     def make(write, answer, *overrides):
-        config = compose_config("recipes.serl.config", "serl", [*sizes, *overrides])
+        config = composed("serl", *sizes, *overrides)
         engine = Engine(queue, tokenizer, write, answer)
         trainer = SerlTrainer.__new__(SerlTrainer)
         with open_dict(config):
