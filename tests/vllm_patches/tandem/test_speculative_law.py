@@ -18,7 +18,7 @@ from vllm_patches.tandem.schedule_table import ScheduleTable
 from vllm_patches.tandem.speculative.round import commit, replay
 from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64
 
-VOCAB, LENGTH, BOUNDARIES, SAMPLES = 6, 5, [1, 4], 20_000
+VOCAB, LENGTH, BOUNDARIES, SAMPLES = 6, 5, [1, 4], 10_000
 POWERS = VOCAB ** torch.arange(LENGTH)
 STARTS = np.cumsum([0] + [VOCAB**k for k in range(LENGTH + 1)])
 
