@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from recipes.errors import ConfigError
-from recipes.launch.composition import (
-    compose_config,
-    difference,
-    flatten,
-    refuse_unknown_additions,
-    verl_defaults,
-)
+from recipes.launch.composition import compose_config, difference, flatten, refuse_unknown_additions, verl_defaults
 
 SPPO = ("recipes.sppo.config", "sppo")
 

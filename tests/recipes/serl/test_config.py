@@ -94,12 +94,9 @@ def test_seed_files_are_read_before_anything_starts(base, seeds, tmp_path):
 
 
 def test_length_of_the_original_run_follows_from_the_config(base):
-    config = base
-    schedule = Schedule(
-        instructions_num_per_iteration=config.serl.instructions_num_per_iteration,
-        prompts_per_step=config.data.train_batch_size,
-    )
-    updates_per_step = config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size
+    prompts = base.data.train_batch_size
+    schedule = Schedule(base.serl.instructions_num_per_iteration, prompts_per_step=prompts)
+    updates_per_step = prompts // base.actor_rollout_ref.actor.ppo_mini_batch_size
     assert (schedule.max_steps, schedule.max_steps * updates_per_step) == (125, 2000)
 
 
@@ -131,8 +128,7 @@ def test_every_step_trains_at_a_rate_above_zero_that_never_rises_after_the_warm_
     import torch
     from verl.utils.torch_functional import get_cosine_schedule_with_warmup
 
-    config = base
-    optim = trainer_with(config, steps * config.data.train_batch_size).config.actor_rollout_ref.actor.optim
+    optim = trainer_with(base, steps * base.data.train_batch_size).config.actor_rollout_ref.actor.optim
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     warmup = int(optim.lr_warmup_steps_ratio * optim.total_training_steps)
     scheduler = get_cosine_schedule_with_warmup(
