@@ -23,7 +23,7 @@ HEAVY = (
     "sympy",
     "rich",
 )
-LIMIT_SECONDS = 0.3
+LIMIT = 1.1
 
 
 def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
@@ -67,4 +67,4 @@ def test_importing_verl_with_the_plugin_costs_little_more_than_without():
             done = run_python("-c", code, VERL_USE_EXTERNAL_PLUGINS=policy)
             seconds[policy].append(float(done.stdout.split()[-1]))
     without, with_plugin = (statistics.median(seconds[policy]) for policy in policies)
-    assert with_plugin - without <= LIMIT_SECONDS, seconds
+    assert with_plugin <= LIMIT * without, seconds

@@ -103,7 +103,7 @@ def lines(done: subprocess.CompletedProcess, kind: str) -> list:
     "more",
     [
         pytest.param({}, id="one worker"),
-        pytest.param(dict(tensor_parallel_size=2, num_gpu_blocks_override=60), id="TP=2"),
+        pytest.param(dict(tensor_parallel_size=2, num_gpu_blocks_override=40), id="TP=2"),
         pytest.param(dict(enforce_eager=False), id="compiled"),
         pytest.param(dict(enforce_eager=False, tandem=dict(mode="lock_step")), id="compiled-l"),
         # vLLM of torch 2.11 gave a junior with the senior's path the senior's compiled code.
