@@ -131,6 +131,13 @@ def test_what_a_checkpoint_brings_back_cannot_be_set_otherwise(tmp_path, changes
         state_module.check_settings(tmp_path, changed)
 
 
+def test_a_second_policy_has_settings_of_its_own(tmp_path):
+    one, other = ({"proposer": run_with(tmp_path, actor__optim__lr=lr)} for lr in (1e-6, 2e-6))
+    state_module.save_settings(tmp_path, OmegaConf.create(one))
+    with pytest.raises(StateError, match=r"^proposer\.actor_rollout_ref\.actor\.optim\.lr was"):
+        state_module.check_settings(tmp_path, OmegaConf.create(other))
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_critic_that_is_off_has_no_say(tmp_path, enabled):
     one, other = (OmegaConf.create({"critic": {"enable": enabled, "optim": {"lr": lr}}}) for lr in (1e-5, 1e-6))

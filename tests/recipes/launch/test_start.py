@@ -51,6 +51,8 @@ SHOWN = "algorithm.show_responses_every"
 REFUSED = {
     ("--verbose",): ("ConfigError", ""),
     ("--sppo_eta=1",): ("ConfigError", "--sppo_eta=1"),
+    ("actor_rollout_ref.actor.sppo_eta=1",): ("ConfigError", "actor_rollout_ref.actor.sppo_eta"),
+    ("+algorithm.sppo_eta=1",): ("ConfigError", "algorithm.sppo_eta"),
     ("actor_rollout_ref.rollout.multi_turn.enable=true",): (
         "ConfigError",
         "actor_rollout_ref.rollout.multi_turn.enable",
@@ -169,6 +171,11 @@ def test_bad_input_is_one_sentence(launched, case):
     assert (code, kind, key) == (2, *REFUSED[case])
     last = error.strip().splitlines()[-1]
     assert last.startswith("sppo: ") and len(last) > 30 and "Traceback" not in error
+
+
+@pytest.mark.parametrize("case", [case for case in REFUSED if "sppo_eta" in case[0]], ids=" ".join)
+def test_a_published_name_is_answered_with_ours(launched, case):
+    assert "here it is algorithm.sppo.eta" in launched[" ".join(case)][3]
 
 
 def test_a_dry_run_shows_the_config_the_difference_and_the_arithmetic(launched):
