@@ -362,27 +362,27 @@ def sft_rows(path):
     return rows
 
 
+KILLED_BEFORE_THE_NAME = """
+import os, signal, sys
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+from recipes.step_ppo.pipeline import prepare
+prepare.main(sys.argv[1:])
+"""
+
+
 def test_sigkill_of_prepare_leaves_no_half_file(tmp_path):
-    """Killed while it writes: the file is not there; run again: it is whole."""
-    items = tmp_path / "items.jsonl"
-    with open(items, "w") as file:
-        for i in range(20000):
-            text = " ".join(str((i * 7919 + j) % 100003) for j in range(120))
-            item = {"text": text, "question": "Which?", "options": list("wxyz"), "answer": i % 4}
-            file.write(json.dumps(item) + "\n")
-    output = tmp_path / "p.parquet"
+    """Killed before what it wrote has its name: the file is not there; run again: it is whole."""
+    item = {"text": "Fact.", "question": "Which?", "options": list("wxyz"), "answer": 1}
+    items, output = tmp_path / "items.jsonl", tmp_path / "p.parquet"
+    items.write_text((json.dumps(item) + "\n") * 200)
     arguments = ["--dataset", "logiqa2", "--files", str(items), "--output", str(output)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "recipes.step_ppo.pipeline.prepare", *arguments]
-    child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    while child.poll() is None and not list(tmp_path.glob(".p.parquet.*")):
-        time.sleep(0.0005)
-    child.kill()
-    assert child.wait() == -signal.SIGKILL
-    assert not output.exists()
+    child = subprocess.run([sys.executable, "-c", KILLED_BEFORE_THE_NAME, *arguments], env=environment, timeout=120)
+    assert child.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob(".p.parquet.*")) and not output.exists()
     prepare.main(arguments)
     rows = pyarrow.parquet.read_table(output, columns=["extra_info"]).to_pylist()
-    assert [row["extra_info"]["index"] for row in rows] == list(range(20000))
+    assert [row["extra_info"]["index"] for row in rows] == list(range(200))
 
 
 def test_a_corrupt_line_between_stages(data, collected, tmp_path):
