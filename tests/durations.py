@@ -2,9 +2,11 @@
 
 Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file,
 outputs/failed_first.txt a line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED
-shuffles the files, and the tests of each.
+shuffles the files, and the tests of each. A lane that hangs where pytest's own limit cannot end it (in C, at its exit)
+prints every thread's stack after LIMIT seconds and fails; with --long there is no such limit.
 """
 
+import faulthandler
 import os
 import random
 import signal
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 OUTPUTS = Path("outputs").absolute()  # a test may fail in another folder
+LIMIT = 2700
 
 
 class Lane:
@@ -67,4 +70,7 @@ if __name__ == "__main__":
     # As `python -m pytest` does.
     sys.path.insert(0, os.getcwd())
     OUTPUTS.mkdir(exist_ok=True)
+    if "--long" not in sys.argv:
+        # A copy: pytest takes the stream itself.
+        faulthandler.dump_traceback_later(LIMIT, exit=True, file=os.dup(2))
     sys.exit(pytest.main(sys.argv[2:], plugins=[Lane(sys.argv[1])]))

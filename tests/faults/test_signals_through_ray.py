@@ -26,7 +26,7 @@ class Runner:
     def run(self, seconds):
         from verl.trainer.ppo.v1 import PPOTrainerSync
         from recipes.core.trainer import DuetTrainer
-        PPOTrainerSync._save_checkpoint = lambda self: print("saved", self.global_steps, flush=True)
+        PPOTrainerSync._save_checkpoint = lambda self: print("has saved step", self.global_steps, flush=True)
         PPOTrainerSync.on_step_end = lambda self: None
         trainer = object.__new__(DuetTrainer)
         trainer.save_own_state, trainer._step_metrics = lambda folder: None, {}
@@ -100,11 +100,11 @@ def ask_until_told(driver, number: int, text: str) -> None:
 def test_save_then_end_with_the_whole_process_group(start):
     driver = start(0.05)
     wait_for(driver, "started")
-    ask_until_told(driver, signal.SIGUSR1, "saved")
+    ask_until_told(driver, signal.SIGUSR1, "has saved step")
     os.killpg(driver.pid, signal.SIGINT)
     assert driver.wait(60) == 75, driver.log.read_text()[-3000:]
     log = driver.log.read_text()
-    assert "stopped at" in log and log.count("saved") >= 2 and "the whole run has ended" not in log
+    assert "stopped at" in log and log.count("has saved step") >= 2 and "the whole run has ended" not in log
 
 
 def test_a_second_signal_ends_the_wait_for_a_long_step(start):
