@@ -2,8 +2,8 @@
 
 Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file,
 outputs/failed_first.txt a line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED
-shuffles the files, and the tests of each. A lane that hangs where pytest's own limit cannot end it (in C, at its exit)
-prints every thread's stack after LIMIT seconds and fails; with --long there is no such limit.
+shuffles the files, and the tests of each. A lane that hangs where pytest's limit cannot end it (in C) prints every
+thread's stack after LIMIT seconds and fails; with --long there is no such limit.
 """
 
 import faulthandler
@@ -73,4 +73,7 @@ if __name__ == "__main__":
     if "--long" not in sys.argv:
         # A copy: pytest takes the stream itself.
         faulthandler.dump_traceback_later(LIMIT, exit=True, file=os.dup(2))
-    sys.exit(pytest.main(sys.argv[2:], plugins=[Lane(sys.argv[1])]))
+    code = pytest.main(sys.argv[2:], plugins=[Lane(sys.argv[1])])
+    sys.stdout.flush()
+    # No exit of the interpreter's own: a thread or a socket that a test left behind can keep it for ever.
+    os._exit(code)

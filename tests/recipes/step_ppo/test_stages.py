@@ -362,29 +362,6 @@ def sft_rows(path):
     return rows
 
 
-KILLED_BEFORE_THE_NAME = """
-import os, signal, sys
-os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-from recipes.step_ppo.pipeline import prepare
-prepare.main(sys.argv[1:])
-"""
-
-
-def test_sigkill_of_prepare_leaves_no_half_file(tmp_path):
-    """Killed before what it wrote has its name: the file is not there; run again: it is whole."""
-    item = {"text": "Fact.", "question": "Which?", "options": list("wxyz"), "answer": 1}
-    items, output = tmp_path / "items.jsonl", tmp_path / "p.parquet"
-    items.write_text((json.dumps(item) + "\n") * 200)
-    arguments = ["--dataset", "logiqa2", "--files", str(items), "--output", str(output)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    child = subprocess.run([sys.executable, "-c", KILLED_BEFORE_THE_NAME, *arguments], env=environment, timeout=120)
-    assert child.returncode == -signal.SIGKILL
-    assert list(tmp_path.glob(".p.parquet.*")) and not output.exists()
-    prepare.main(arguments)
-    rows = pyarrow.parquet.read_table(output, columns=["extra_info"]).to_pylist()
-    assert [row["extra_info"]["index"] for row in rows] == list(range(200))
-
-
 def test_a_corrupt_line_between_stages(data, collected, tmp_path):
     lines = Path(collected).read_text().splitlines(keepends=True)
     broken = tmp_path / "broken.jsonl"
