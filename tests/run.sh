@@ -63,7 +63,7 @@ finish() {
     _duets_stage "$1: ended with ${CODES[$1]} after $((SECONDS - started)) s"
 }
 
-mkdir -p outputs && rm -f outputs/failed_first.txt outputs/durations_*.tsv
+mkdir -p outputs && rm -rf outputs/failed_first.txt outputs/durations_*.tsv outputs/pytest_cache_*
 started=$SECONDS
 trap stop INT TERM
 lane waits
@@ -78,7 +78,7 @@ done
 for name in runs units other_units waits; do
     if ((CODES[$name] == 1)); then
         _duets_stage "What failed in $name beside the other lanes, once more alone"
-        lane "$name" --last-failed --last-failed-no-failures none
+        lane "$name" --last-failed # all of it where it hung and so kept no list
         wait "${LANES[$name]}"
         CODES[$name]=$?
     fi
