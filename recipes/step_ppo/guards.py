@@ -21,8 +21,19 @@ def check_step_ppo_config(config: DictConfig) -> None:
     block: Any = OmegaConf.to_container(config.step_ppo, resolve=True)
     settings = StepPPOSettings.from_mapping(block)
     require(config, "trainer.v1.trainer_mode", "step_ppo", why="the trainer has its own advantage stage")
-    require(config, "algorithm.adv_estimator", "gae", why="step-PPO estimates advantages with GAE")
-    require(config, "critic.enable", True, why="GAE needs a critic")
+    if settings.reward.centre:
+        why = "step_ppo.reward.centre compares the responses to a prompt"
+        require(config, "algorithm.adv_estimator", "grpo", why=why)
+        require_off(config, "critic.enable", why=why)
+        if config.actor_rollout_ref.rollout.n < 2:
+            key = "actor_rollout_ref.rollout.n"
+            raise ConfigError(f"{key} must be at least 2: {why}", key)
+        if settings.reward.mode == "outcome":
+            key = "step_ppo.reward.mode"
+            raise ConfigError(f"{key}=outcome has no step rewards, which step_ppo.reward.centre centres", key)
+    else:
+        require(config, "algorithm.adv_estimator", "gae", why="step-PPO estimates advantages with GAE")
+        require(config, "critic.enable", True, why="GAE needs a critic")
     require(config, "reward.reward_manager.name", "step_ppo", why="the reward manager reads the PRM")
     why = "the agent loop carries a reward for each token"
     require(config, "actor_rollout_ref.rollout.agent.default_agent_loop", "step_ppo", why=why)

@@ -7,7 +7,7 @@ from verl import DataProto
 
 from recipes.core.reward_manager import ScoreSkipFailRewardManager
 from recipes.step_ppo.prm_client import token_probabilities
-from recipes.step_ppo.rewards import reward_places, token_rewards
+from recipes.step_ppo.rewards import outcome_rewards, reward_places, token_rewards
 from recipes.step_ppo.settings import StepPPOSettings
 from recipes.step_ppo.tokens import RolloutSteps, rollout_steps
 from reward_fns.endpoint import Endpoint, EndpointSettings
@@ -19,9 +19,9 @@ class StepRewardManager(ScoreSkipFailRewardManager):
     """Scores rollouts as they end; the gold answer is checked by the configured reward function, as in every recipe.
 
     `run_single` returns the summed reward, and in `reward_extra_info` beside the keys of every recipe `token_rewards`
-    (T,), `n_steps` and `malformed`; `acc` is the gold answer's. A malformed rollout counts as one step with p = 0 and
-    has its reason. Where the PRM or the gold answer fails, the verdict is a Skip and the trainer takes the rollout out
-    of the update; its zeros are never trained on.
+    (T,), `n_steps`, `malformed` and `process`, the sum of what the steps earned; `acc` is the gold answer's. A
+    malformed rollout counts as one step with p = 0 and has its reason. Where the PRM or the gold answer fails, the
+    verdict is a Skip and the trainer takes the rollout out of the update; its zeros are never trained on.
     """
 
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
@@ -57,7 +57,11 @@ class StepRewardManager(ScoreSkipFailRewardManager):
         outcome = await self._judge(await self._arguments(item))
         rewards = await self._rewards(prompt, response, steps, outcome)
         acc, reason = (outcome.acc, outcome.reason) if isinstance(outcome, Score) else (0.0, "")
+        process = 0.0
         if isinstance(rewards, list):
+            process = sum(rewards)
+            if self.settings.reward.centre:
+                rewards = outcome_rewards(len(response), self.settings.reward, eos_index=steps.eos_index, outcome=acc)
             verdict: Result = Score(sum(rewards), steps.malformed or reason, acc=acc)
         else:
             verdict, rewards = rewards, [0.0] * len(response)
@@ -69,6 +73,7 @@ class StepRewardManager(ScoreSkipFailRewardManager):
                 "token_rewards": rewards,
                 "n_steps": float(len(steps.ends)),
                 "malformed": float(bool(steps.malformed)),
+                "process": process,
             },
         }
 

@@ -8,6 +8,7 @@ action that produced token t.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import fmean
 from typing import Literal
 
 from recipes.core.settings import Finite, Positive
@@ -33,6 +34,8 @@ class StepRewardConfig:
         `outcome`     the gold-answer value times `outcome_weight` instead of the PRM's, placed on EOS (config v3_0)
       Without an EOS token both stay at the step's end.
     scale: factor on PRM values (0.5 in v3_0). clip: largest absolute reward of one token (5.0 in the LPR code).
+    centre: PROGRS (arXiv 2604.02341): a response earns its outcome on EOS, and the sum of its step rewards goes to
+        `centred`; for an estimator that compares the responses to a prompt, without a critic
     values: where the steps' values come from: the `prm`, or the `step_scores` that the reward `function` returns beside
         its `score`, one for each step
     """
@@ -43,11 +46,12 @@ class StepRewardConfig:
     outcome_weight: Finite = 1.0
     clip: Positive = 5.0
     values: Literal["prm", "function"] = "prm"
+    centre: bool = False
 
     @property
     def needs_outcome(self) -> bool:
         """Whether the gold answer enters the reward."""
-        return self.mode == "outcome" or self.last_step == "outcome"
+        return self.mode == "outcome" or self.last_step == "outcome" or self.centre
 
     @property
     def needs_prm(self) -> bool:
@@ -81,12 +85,9 @@ def token_rewards(
     """
     if config.needs_outcome and outcome is None:
         raise ValueError(f"mode {config.mode!r} with last_step {config.last_step!r} needs the outcome of the response")
-    rewards = [0.0] * length
     if config.mode == "outcome":
-        if length:
-            place = length - 1 if eos_index is None else eos_index
-            rewards[place] = _clipped(config.outcome_weight * (outcome or 0.0), config.clip)
-        return rewards
+        return outcome_rewards(length, config, eos_index=eos_index, outcome=outcome or 0.0)
+    rewards = [0.0] * length
     if not step_ends:
         raise ValueError("a response without a step has no step reward")
     if values is None or len(values) != length:
@@ -103,6 +104,33 @@ def token_rewards(
     for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
         rewards[place] = _clipped(reward, config.clip)
     return rewards
+
+
+def outcome_rewards(
+    length: int, config: StepRewardConfig, *, eos_index: int | None = None, outcome: float
+) -> list[float]:
+    """(T,) rewards of the final answer alone, on the EOS token, or the last one without it."""
+    rewards = [0.0] * length
+    if length:
+        rewards[length - 1 if eos_index is None else eos_index] = _clipped(config.outcome_weight * outcome, config.clip)
+    return rewards
+
+
+def centred(rewards: Sequence[float], right: Sequence[bool], process: Sequence[float]) -> list[float]:
+    """The rewards of the responses to one prompt, with what their steps earned.
+
+    From a wrong response's `process` the mean over the wrong ones is taken, so that wrong responses get nothing on
+    average however well they are written, and are still told from each other. A right one's is added as it is.
+
+    Args:
+        rewards: of the outcome. right: whether the final answer is. process: sums of the step rewards.
+    """
+    wrong = [value for value, is_right in zip(process, right, strict=True) if not is_right]
+    middle = fmean(wrong) if wrong else 0.0
+    return [
+        reward + value - (0.0 if is_right else middle)
+        for reward, is_right, value in zip(rewards, right, process, strict=True)
+    ]
 
 
 def reward_places(step_ends: Sequence[int], config: StepRewardConfig, *, eos_index: int | None = None) -> list[int]:

@@ -1,26 +1,40 @@
 """The V1 trainer `step_ppo`: verl's synchronous PPO step with un-whitened GAE on step rewards, and skipped rollouts
 left out."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from recipes.core import data_plane
 from recipes.core.data_plane import KVBatchMeta, padded, unpadded
+from recipes.core.groups import Group
 from recipes.core.trainer import DuetTrainer
 from recipes.step_ppo.advantage import gae
+from recipes.step_ppo.rewards import centred
 from recipes.step_ppo.settings import StepPPOSettings
+from reward_fns.result import Score
 
 
 class StepPPOTrainer(DuetTrainer):
-    """Own advantage stage; rollouts, log-probs, values, updates, validation and checkpoints are verl's."""
-
-    group_relative = False
+    """Own advantage stage, or centred step scores for verl's; all else is verl's."""
 
     def __init__(self, config) -> None:
         self.settings = StepPPOSettings.from_mapping(config.step_ppo)
+        self.group_relative = self.settings.reward.centre
         super().__init__(config)
+
+    def read_groups(self, batch: KVBatchMeta) -> list[Group]:
+        groups = super().read_groups(batch)
+        if self.settings.reward.centre:
+            infos = self._reward_infos(batch)
+            for group in groups:
+                centre(group, {sample.key: infos[sample.key]["process"] for sample in group.samples})
+        return groups
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         infos = self._reward_infos(batch)
         batch = super()._compute_advantage(batch, metrics)
-        self._overwrite_advantages(batch)
+        if not self.settings.reward.centre:
+            self._overwrite_advantages(batch)
         metrics.update(self._telemetry(batch, infos))
         return batch
 
@@ -56,4 +70,17 @@ class StepPPOTrainer(DuetTrainer):
             "step_ppo/steps/max": max(info["n_steps"] for info in infos.values()),
             "step_ppo/acc": sum(info["acc"] for info in infos.values()) / count,
             "step_ppo/malformed": sum(info["malformed"] for info in infos.values()) / count,
+            "step_ppo/process": sum(info["process"] for info in infos.values()) / count,
         }
+
+
+def centre(group: Group, process: Mapping[str, float]) -> None:
+    """Write the rewards of `rewards.centred` to the responses of one prompt that were judged; `process` by key."""
+    scored = [(sample, sample.result) for sample in group.samples if isinstance(sample.result, Score)]
+    values = centred(
+        [result.value for _, result in scored],
+        [bool(result.acc) for _, result in scored],
+        [process[sample.key] for sample, _ in scored],
+    )
+    for (sample, result), value in zip(scored, values, strict=True):
+        sample.result = replace(result, value=value)

@@ -150,6 +150,19 @@ def test_outcome_on_eos_beside_the_prm(tokenizer, tmp_path):
     assert rewards[-1] == 1.0 and sum(r > 0 for r in rewards) == 3 and max(rewards[:-1]) <= 0.5
 
 
+def test_the_outcome_alone_where_the_steps_are_centred(tokenizer, tmp_path):
+    data, _, response = rollout(tokenizer, RIGHT)
+    with serving() as (url, _):
+        summed = score(manager(tokenizer, url, tmp_path, mode="mean"), data)
+        found = score(manager(tokenizer, url, tmp_path, mode="mean", centre=True), data)
+    assert found["reward_extra_info"]["token_rewards"] == [0.0] * (len(response) - 1) + [1.0]
+    assert found["reward_score"] == 1.0
+    assert found["reward_extra_info"]["process"] == pytest.approx(summed["reward_score"])
+    data, *_ = rollout(tokenizer, RIGHT, gold="")
+    with serving() as (url, _):
+        assert score(manager(tokenizer, url, tmp_path, centre=True), data)["reward_extra_info"]["skipped"] == 1.0
+
+
 def test_a_served_prm_with_fewer_classes_is_a_skip_that_says_so(tokenizer, tmp_path):
     data, *_ = rollout(tokenizer, RIGHT)
     with serving() as (url, _):

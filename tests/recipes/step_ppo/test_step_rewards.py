@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.errors import ConfigError
-from recipes.step_ppo.rewards import StepRewardConfig, reward_places, token_rewards
+from recipes.step_ppo.rewards import StepRewardConfig, centred, reward_places, token_rewards
 from recipes.step_ppo.settings import StepPPOSettings
 
 #         t0   t1   t2   t3   t4   eos
@@ -49,6 +49,15 @@ def test_the_outcome_takes_the_place_of_the_last_step():
     assert rewards(**options, outcome=0.0) == pytest.approx([0, 0.3, 0, 0.45, 0, 0.0])
     assert rewards(**options, outcome=1.0, eos_index=None) == pytest.approx([0, 0.3, 0, 0.45, 1.0, 0])
     assert rewards(**options, outcome=1.0, mode="min") == pytest.approx([0, 0.3, 0, 0.3, 0, 0.3])
+
+
+def test_wrong_responses_earn_nothing_on_average_and_right_ones_what_their_steps_are_worth():
+    right = [True, False, False, False]
+    found = centred([1.0, 0.0, 0.0, 0.0], right, [0.9, 0.8, 0.5, 0.2])
+    assert found == pytest.approx([1.9, 0.3, 0.0, -0.3])
+    assert centred([0.0, 0.0], [False, False], [0.7, 0.5]) == pytest.approx([0.1, -0.1])
+    assert centred([1.0, 1.0], [True, True], [0.7, 0.5]) == pytest.approx([1.7, 1.5])
+    assert centred([], [], []) == []
 
 
 def test_outcome_only():

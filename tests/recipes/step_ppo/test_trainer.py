@@ -11,7 +11,7 @@ KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 
 
 def info():
-    return {"reward_extra_info": {"acc": 1.0, "n_steps": 2.0, "malformed": 0.0}}
+    return {"reward_extra_info": {"acc": 1.0, "n_steps": 2.0, "malformed": 0.0, "process": 0.5}}
 
 
 @pytest.fixture
@@ -48,6 +48,18 @@ def test_infos_are_those_of_the_rollouts_without_padding(trainer, batch):
     found = trainer._reward_infos(batch)
     assert list(found) == KEYS[:3]
     assert trainer._telemetry(batch, found)["step_ppo/tokens/mean"] == pytest.approx(8 / 3)
+
+
+def test_skipped_responses_are_not_centred():
+    from recipes.core.groups import Group, Sample
+    from recipes.step_ppo.trainer import centre
+    from reward_fns.result import Score, Skip
+
+    results = Score(1.0, acc=1.0), Score(0.0, acc=0.0), Skip("prm_status_503"), Score(0.0, acc=0.0)
+    group = Group("u", [Sample(f"u_{i}_0", "", one, 1, {}) for i, one in enumerate(results)])
+    centre(group, {"u_0_0": 0.5, "u_1_0": 0.75, "u_2_0": 9.0, "u_3_0": 0.25})
+    assert [getattr(one.result, "value", None) for one in group.samples] == [1.5, 0.25, None, -0.25]
+    assert group.samples[0].judged.value == 1.0
 
 
 def test_advantages_are_raw_gae_of_each_row(trainer, batch):
