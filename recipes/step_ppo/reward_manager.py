@@ -1,5 +1,6 @@
 """verl reward manager `step_ppo`: one request to the PRM per rollout, a reward for each of its tokens."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -7,7 +8,7 @@ from verl import DataProto
 
 from recipes.core.reward_manager import ScoreSkipFailRewardManager
 from recipes.step_ppo.prm_client import token_probabilities
-from recipes.step_ppo.rewards import outcome_rewards, reward_places, token_rewards
+from recipes.step_ppo.rewards import reward_places, token_rewards
 from recipes.step_ppo.settings import StepPPOSettings
 from recipes.step_ppo.tokens import RolloutSteps, rollout_steps
 from reward_fns.endpoint import Endpoint, EndpointSettings
@@ -61,7 +62,8 @@ class StepRewardManager(ScoreSkipFailRewardManager):
         if isinstance(rewards, list):
             process = sum(rewards)
             if self.settings.reward.centre:
-                rewards = outcome_rewards(len(response), self.settings.reward, eos_index=steps.eos_index, outcome=acc)
+                config = replace(self.settings.reward, mode="outcome")
+                rewards = token_rewards(None, [], len(response), config, eos_index=steps.eos_index, outcome=acc)
             verdict: Result = Score(sum(rewards), steps.malformed or reason, acc=acc)
         else:
             verdict, rewards = rewards, [0.0] * len(response)
@@ -81,6 +83,9 @@ class StepRewardManager(ScoreSkipFailRewardManager):
         self, prompt: list[int], response: list[int], steps: RolloutSteps, outcome: Result
     ) -> list[float] | Result:
         config = self.settings.reward
+        if config.centre and not isinstance(outcome, Score):
+            # A malformed one too: its outcome counts.
+            return outcome
         if steps.malformed == "empty" or (steps.malformed and config.mode != "outcome"):
             return [0.0] * len(response)
         if (config.needs_outcome or config.values == "function") and not isinstance(outcome, Score):

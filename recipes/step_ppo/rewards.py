@@ -85,9 +85,12 @@ def token_rewards(
     """
     if config.needs_outcome and outcome is None:
         raise ValueError(f"mode {config.mode!r} with last_step {config.last_step!r} needs the outcome of the response")
-    if config.mode == "outcome":
-        return outcome_rewards(length, config, eos_index=eos_index, outcome=outcome or 0.0)
     rewards = [0.0] * length
+    if config.mode == "outcome":
+        if length:
+            place = length - 1 if eos_index is None else eos_index
+            rewards[place] = _clipped(config.outcome_weight * (outcome or 0.0), config.clip)
+        return rewards
     if not step_ends:
         raise ValueError("a response without a step has no step reward")
     if values is None or len(values) != length:
@@ -103,16 +106,6 @@ def token_rewards(
         step_values[-1] = config.outcome_weight * (outcome or 0.0)
     for place, reward in zip(places, step_rewards(step_values, config.mode), strict=True):
         rewards[place] = _clipped(reward, config.clip)
-    return rewards
-
-
-def outcome_rewards(
-    length: int, config: StepRewardConfig, *, eos_index: int | None = None, outcome: float
-) -> list[float]:
-    """(T,) rewards of the final answer alone, on the EOS token, or the last one without it."""
-    rewards = [0.0] * length
-    if length:
-        rewards[length - 1 if eos_index is None else eos_index] = _clipped(config.outcome_weight * outcome, config.clip)
     return rewards
 
 

@@ -62,6 +62,25 @@ def test_skipped_responses_are_not_centred():
     assert group.samples[0].judged.value == 1.0
 
 
+def test_the_step_centres_what_it_reads_and_leaves_the_advantages_to_verl(trainer, batch, monkeypatch):
+    from recipes.core.groups import Group, Sample
+    from recipes.core.trainer import DuetTrainer
+    from recipes.step_ppo.settings import StepPPOSettings
+    from reward_fns.result import Score
+
+    monkeypatch.setattr(
+        DuetTrainer, "read_groups", lambda *_: [Group("a", [Sample(KEYS[0], "", Score(1.0, acc=1.0), 1, {})])]
+    )
+    monkeypatch.setattr(DuetTrainer, "_compute_advantage", lambda self, batch, metrics: batch)
+    for centre, value in ((False, 1.0), (True, 1.5)):
+        trainer.settings = StepPPOSettings.from_mapping({"reward": {"centre": centre}})
+        own = []
+        monkeypatch.setattr(trainer, "_overwrite_advantages", own.append)
+        assert trainer.read_groups(batch)[0].samples[0].result.value == value
+        trainer._compute_advantage(batch, {})
+        assert bool(own) is not centre
+
+
 def test_advantages_are_raw_gae_of_each_row(trainer, batch):
     from recipes.core import data_plane
     from recipes.step_ppo.advantage import gae
