@@ -2,8 +2,8 @@
 
 Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file,
 outputs/failed_first.txt a line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED
-shuffles the files, and the tests of each. A lane that hangs where pytest's limit cannot end it (in C) prints every
-thread's stack after LIMIT seconds and fails; with --long there is no such limit.
+shuffles the files, and the tests of each. A lane that takes longer than LIMIT seconds prints every thread's stack and
+fails; with --long there is no such limit.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 OUTPUTS = Path("outputs").absolute()  # a test may fail in another folder
-LIMIT = 2700
+LIMIT = 2400
 
 
 class Lane:
@@ -28,6 +28,17 @@ class Lane:
     def __init__(self, name: str):
         self.name, self.seconds, self.cpu, self.tests = name, Counter(), Counter(), Counter()
         self.cpu_before = 0.0
+        # A copy: pytest takes the stream itself.
+        self.ends, self.stderr = time.monotonic() + LIMIT, os.dup(2)
+
+    def limit(self) -> None:
+        """Also in C, where pytest's limit of a test ends nothing."""
+        if "--long" not in sys.argv:
+            faulthandler.dump_traceback_later(max(1.0, self.ends - time.monotonic()), exit=True, file=self.stderr)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_exception_interact(self) -> None:
+        self.limit()  # a failed test has taken it away, for pytest's debugger
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -70,10 +81,9 @@ if __name__ == "__main__":
     # As `python -m pytest` does.
     sys.path.insert(0, os.getcwd())
     OUTPUTS.mkdir(exist_ok=True)
-    if "--long" not in sys.argv:
-        # A copy: pytest takes the stream itself.
-        faulthandler.dump_traceback_later(LIMIT, exit=True, file=os.dup(2))
-    code = pytest.main(sys.argv[2:], plugins=[Lane(sys.argv[1])])
+    lane = Lane(sys.argv[1])
+    lane.limit()
+    code = pytest.main(sys.argv[2:], plugins=[lane])
     sys.stdout.flush()
     # No exit of the interpreter's own: a thread or a socket that a test left behind can keep it for ever.
     os._exit(code)

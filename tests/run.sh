@@ -16,6 +16,8 @@ cd "$DUETS_ROOT" || exit 1
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # The models are tiny: a second thread per process only gets into the way of the next process.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Ray's 15 leaves its workers nothing beside the other lanes: an import took minutes.
+export RAY_worker_niceness="${RAY_worker_niceness:-0}"
 # Compiled once, and not by each of some hundred processes.
 unset PYTHONDONTWRITEBYTECODE
 

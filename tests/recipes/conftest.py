@@ -45,12 +45,16 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_teardown(item, nextitem):
     """No other test sees a Ray that it did not start."""
     if _asks(item) and not _asks(nextitem):
-        import ray
-        import transfer_queue
+        _end()
 
-        if ray.is_initialized():
-            transfer_queue.close()
-            ray.shutdown()
+
+def _end() -> None:
+    import ray
+    import transfer_queue
+
+    if ray.is_initialized():
+        transfer_queue.close()
+        ray.shutdown()
 
 
 @pytest.fixture
@@ -68,7 +72,11 @@ def queue():
         )
         storage = {"num_data_storage_units": 1, "total_storage_size": 5000}
         backend = {"storage_backend": "SimpleStorage", "SimpleStorage": storage}
-        transfer_queue.init(OmegaConf.create({"backend": backend}))
+        try:
+            transfer_queue.init(OmegaConf.create({"backend": backend}))
+        except BaseException:  # with half of one every later test would wait for its own limit
+            _end()
+            raise
     yield transfer_queue
     for partition, keys in (transfer_queue.kv_list() or {}).items():
         if keys:
