@@ -3,7 +3,7 @@
 Beside what pytest prints, outputs/durations_LANE.tsv gets the seconds and CPU seconds of every test file,
 outputs/failed_first.txt a line for each test that failed, also where a second, lone attempt passes. RANDOM_ORDER=SEED
 shuffles the files, and the tests of each. A lane that takes longer than LIMIT seconds prints every thread's stack and
-fails, alone after half of it; with --long there is no such limit.
+fails, alone after a third of it; with --long there is no such limit.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 OUTPUTS = Path("outputs").absolute()  # a test may fail in another folder
-LIMIT = 2400
+LIMIT = 3000
 
 
 class Lane:
@@ -29,7 +29,7 @@ class Lane:
         self.name, self.seconds, self.cpu, self.tests = name, Counter(), Counter(), Counter()
         self.cpu_before = 0.0
         # A copy: pytest takes the stream itself.
-        self.ends, self.stderr = time.monotonic() + (LIMIT / 2 if name.endswith("_again") else LIMIT), os.dup(2)
+        self.ends, self.stderr = time.monotonic() + (LIMIT / 3 if name.endswith("_again") else LIMIT), os.dup(2)
 
     def limit(self) -> None:
         """Also in C, where pytest's limit of a test ends nothing."""
