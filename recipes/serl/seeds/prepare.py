@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.core import files
-from recipes.core.files import read_rows
 from recipes.core.sampling import Request, Sampling, request_seed
+from recipes.errors import LaunchError
 from recipes.serl.voting import check_bounds, judge_difficulty
 from reward_fns.completions import Answer
 
@@ -81,7 +81,7 @@ def load_rows(source: str, split: str, question_key: str) -> list[dict]:
     Raises `DataError`, `MissingFileError`, or `ValueError` when the dataset cannot be loaded or lacks the column.
     """
     if source.endswith(FILES):
-        rows = read_rows(source, question_key)
+        rows = files.read_rows(source, question_key)
     else:
         from datasets import load_dataset
 
@@ -182,7 +182,7 @@ def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -
                 f"{measured[differing[0]]!r}): remove it, or choose another --output-dir"
             )
     answered = {}
-    for row in read_rows(path, "question"):
+    for row in files.read_rows(path, "question"):
         if not isinstance(row.get("agreement"), int | float) or not isinstance(row.get("idx"), int | str):
             raise ValueError(f"{path} must hold lines with idx, question and agreement, found {row!r:.120}")
         answered[row["idx"]] = row
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
         counts = prepare(options)
-    except (ValueError, OSError) as error:
+    except (LaunchError, ValueError, OSError) as error:
         print(f"prepare_seeds: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     for name, n in counts.items():

@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from unittest.mock import Mock
 
 import pyarrow.parquet
 import pytest
 
 from recipes.core.files import read_rows
-from recipes.errors import DataError, MissingFileError
+from recipes.errors import DataError, EnvironmentProblem
 from recipes.serl.seeds import prepare
 from recipes.serl.seeds.prepare import balance_levels, filter_by_agreement, gold_answer, main
 
@@ -77,6 +78,13 @@ def test_agreements_of_other_questions_are_refused(tmp_path, math, capsys):
     assert "belongs to other questions" in capsys.readouterr().err
 
 
+def test_a_model_that_cannot_be_loaded_ends_with_one_sentence(tmp_path, math, monkeypatch, capsys):
+    refuse = Mock(side_effect=EnvironmentProblem("vLLM cannot load x:\nno folder"))
+    monkeypatch.setattr("recipes.core.vllm_engine.VllmEngine", refuse)
+    assert main(["--source", str(math[0]), "--output-dir", str(tmp_path / "a"), "--model", "x"]) == 2
+    assert capsys.readouterr().err == "prepare_seeds: vLLM cannot load x: no folder\n"
+
+
 def test_agreement_is_asked_for(tmp_path, math, capsys):
     source = ["--source", str(math[0]), "--val-source", "", "--num", "9", "--output-dir"]
     assert main([*source, str(tmp_path / "a")]) == 2
@@ -86,10 +94,8 @@ def test_agreement_is_asked_for(tmp_path, math, capsys):
 
 
 def test_an_earlier_measurement_is_used_again(tmp_path, math):
-    out = tmp_path / "a"
-    out.mkdir()
-    (out / "agreement.jsonl").write_bytes(math[1].read_bytes())
-    assert main(["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(out)]) == 0
+    math[1].rename(tmp_path / "agreement.jsonl")
+    assert main(["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(tmp_path)]) == 0
 
 
 def test_gold_comes_from_answer_or_from_the_last_box():
@@ -130,37 +136,26 @@ def test_both_bounds_of_the_agreement_are_kept():
 
 
 @pytest.mark.parametrize(
-    ("content", "place"),
+    ("name", "content", "place"),
     [
-        ("\n\n", "no rows"),
-        ('{"problem": "x"}\n{', "line 2"),
-        ('["x"]', "line 1"),
-        ('{"problem": "x"}\n{"question": "y"}', "row 2"),
-        ('{"problem": " "}', "row 1"),
-        (b"\xff\xfe", "UTF-8"),
+        ("x.jsonl", b"\n\n", "no rows"),
+        ("x.jsonl", b'{"problem": "x"}\n{', "line 2"),
+        ("x.jsonl", b'["x"]', "line 1"),
+        ("x.jsonl", b'{"problem": "x"}\n{"question": "y"}', "row 2"),
+        ("x.jsonl", b'{"problem": " "}', "row 1"),
+        ("x.jsonl", b"\xff\xfe", "UTF-8"),
+        ("x.csv", b"problem", "must end in"),
+        ("x.parquet", b"not parquet", "readable parquet"),
     ],
 )
-def test_malformed_files_are_refused_with_the_place(tmp_path, content, place):
-    path = tmp_path / "seeds.jsonl"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_malformed_and_other_files_are_refused(tmp_path, name, content, place):
+    (path := tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=place):
         read_rows(path, "problem")
 
 
-def test_other_files_are_refused(tmp_path):
-    with pytest.raises(MissingFileError, match="does not exist"):
-        read_rows(tmp_path / "none.jsonl", "problem")
-    (tmp_path / "x.csv").write_text("problem")
-    (tmp_path / "x.parquet").write_text("not parquet")
-    with pytest.raises(DataError, match="must end in"):
-        read_rows(tmp_path / "x.csv", "problem")
-    with pytest.raises(DataError, match="readable parquet"):
-        read_rows(tmp_path / "x.parquet", "problem")
-
-
 def test_lines_may_hold_any_unicode_separator(tmp_path):
-    path = write(tmp_path / "x.jsonl", [])
-    path.write_text('{"problem": "a\u2028b\x0bc"}\n'.replace("\x0b", "\\u000b"))
+    (path := tmp_path / "x.jsonl").write_text('{"problem": "a\u2028b\x0bc"}\n'.replace("\x0b", "\\u000b"))
     assert read_rows(path, "problem")[0]["problem"] == "a\u2028b\x0bc"
 
 
