@@ -43,7 +43,7 @@ def world():
 
 def command(output, *arguments):
     module = [sys.executable, "-m", "recipes.evaluation.main"]
-    return [*module, *arguments, *(ENGINE if "endpoint" not in arguments[0] else []), f"output_dir={output}"]
+    return [*module, *arguments, *ENGINE, f"output_dir={output}"]
 
 
 def run(output, *arguments):
