@@ -9,21 +9,20 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.errors import DataError
 from recipes.launch.preflight import REMOTE_PREFIXES, data_files, local_tokenizer
 
-ROWS = 256
-"""Rows of a data file that are looked at."""
+ROWS = 256  # of a data file, that are looked at
 
 
-def check_prompts(config: DictConfig) -> None:
+def check_prompts(config: DictConfig, train_rows: int) -> None:
     """Let verl's own dataset read the first rows with the model's tokenizer, where both are here.
 
-    It drops a row that it cannot render or that is too long, and a run without rows fails when all models are loaded.
+    It drops a row that it cannot render or that is too long; with fewer than `train_rows` a run fails after minutes.
 
     Raises:
-        DataError: the files cannot be read together, hold fewer rows than a step takes, or no row is kept; with why.
+        DataError: the files cannot be read together, or too few rows are kept; with why.
     """
     if (tokenizer := local_tokenizer(config.actor_rollout_ref.model.path)) is None:
         return
-    for key, least in (("train_files", config.data.train_batch_size), ("val_files", 1)):
+    for key, least in (("train_files", train_rows), ("val_files", 1)):
         files = data_files(config.data[key])
         if any(file.startswith(REMOTE_PREFIXES) for file in files):
             continue

@@ -24,10 +24,8 @@ from recipes.launch.composition import our_name
 from recipes.plugin import Row
 
 REFUSED = 2
-EXIT_SECONDS = 10.0
-"""What the processes of a run that has ended may take to exit."""
-WANDB_SECONDS = 120.0
-"""What they may take while wandb is among them, which sends what it has not sent yet."""
+EXIT_SECONDS = 10.0  # what the processes of a run that has ended may take to exit
+WANDB_SECONDS = 120.0  # the same while wandb is among them, which sends what it has not sent yet
 RAY_DID_NOT_START = "timed out during startup"
 
 
@@ -45,6 +43,7 @@ class Recipe:
         published: options of the published code, the last part of a key or a flag, and what they are called here.
         keeps_state: whether a checkpoint is complete only with the recipe's own state, ``<name>.json`` in its folder.
         mini_batches: rows of one optimizer step by role, where the recipe's trainer does not take verl's.
+        own_prompts: whether its trainer gives out the prompts itself, so that a file may hold fewer than a step takes.
         prepare: part of a path, and the command that makes what is there; a refusal of a missing file names it.
     """
 
@@ -57,6 +56,7 @@ class Recipe:
     second_model: memory.SecondModel = memory.no_second_model
     published: Mapping[str, str] = field(default_factory=dict)
     keeps_state: bool = False
+    own_prompts: bool = False
     prepare: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -153,7 +153,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
         _describe(config, defaults, device, cluster.devices_of(config) + recipe.more_devices(config))
     memory.check_memory(config, device, second_model=recipe.second_model, show=dry_run)
     preflight.check_run(config, recipe.prepare, offline_is_fatal=not dry_run)
-    prompt_checks.check_prompts(config)
+    prompt_checks.check_prompts(config, 1 if recipe.own_prompts else config.data.train_batch_size)
     if metrics := _metrics_file(config):
         preflight.check_writable(str(metrics.parent), "the folder of trainer.logger=file")
     worker_checks.check_workers(config, recipe.mini_batches(config))

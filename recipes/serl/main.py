@@ -72,6 +72,7 @@ RECIPE = Recipe(
     more_devices=rollout_devices,
     published=PUBLISHED,
     keeps_state=True,
+    own_prompts=True,
     prepare={
         "data/serl/": "python -m recipes.serl.seeds.prepare --model MODEL",
         "toy_letters_serl/": "python examples/toy/make.py --format letters_serl --out outputs/toy_letters_serl",

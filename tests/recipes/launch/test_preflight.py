@@ -197,10 +197,11 @@ def prompts(tmp_path, monkeypatch):
         tokenizer.save_pretrained(tmp_path / "model")
         (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
         file = parquet(tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet", rows)
-        data = {"train_files": file, "val_files": file, "train_batch_size": batch, "max_prompt_length": "${limit}"}
+        data = {"train_files": file, "val_files": file, "max_prompt_length": "${limit}"}
         data |= {"filter_overlong_prompts": True, "return_raw_chat": True, "prompt_key": "prompt", "shuffle": True}
-        model = {"model": {"path": str(tmp_path / "model")}}
-        prompt_checks.check_prompts(OmegaConf.create({"data": data | more, "actor_rollout_ref": model, "limit": limit}))
+        policy = {"model": {"path": str(tmp_path / "model")}}
+        config = OmegaConf.create({"data": data | more, "actor_rollout_ref": policy, "limit": limit})
+        prompt_checks.check_prompts(config, batch)
 
     return check
 

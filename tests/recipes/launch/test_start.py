@@ -121,6 +121,7 @@ def folder(tmp_path_factory):
 
 
 GOOD, LARGE = ("--dry-run",), (f"{MODEL}={{folder}}/large", "--dry-run")
+FEW = ("variant=majority", f"{MODEL}={{folder}}/words", "--dry-run")
 AWAKE = ("preset=prm", "trainer.device=cuda", "--dry-run")
 # No or a missing critic of step_ppo is refused before verl reads its files.
 NO_CRITIC = {("critic.model.path=/no/such/critic",): "MissingFileError", ("critic.model.path=null",): "ConfigError"}
@@ -141,7 +142,7 @@ def launched(folder):
     good = ["scale=toy", f"{MODEL}={folder}/model", f"trainer.default_local_dir={folder}/checkpoints"]
     good += [f"data.{part}_files={folder}/good.parquet" for part in ("train", "val")]
     cases = [("sppo", case) for case in (*REFUSED, GOOD, LARGE, ("--help",))]
-    cases += [("step_ppo", case) for case in (*NO_CRITIC, (UNMADE,), AWAKE)]
+    cases += [("serl", FEW), *(("step_ppo", case) for case in (*NO_CRITIC, (UNMADE,), AWAKE))]
     typed = {
         " ".join(case): [recipe, [*good, *(item.format(folder=folder) for item in case)], {}, []]
         for recipe, case in cases
@@ -189,6 +190,11 @@ def test_a_dry_run_is_only_told_of_the_memory_of_this_machine(launched):
     """It may be meant for others; what ends it is the model's missing tokenizer."""
     _, kind, _, _, out = launched[" ".join(LARGE)]
     assert kind == "MissingFileError" and "peak of the update phase" in out and "this machine would refuse" in out
+
+
+def test_serl_goes_on_with_fewer_rows_than_a_step_takes(launched):
+    code, _, _, error, out = launched[" ".join(FEW)]
+    assert code == 0 and "16 prompts x" in out, error
 
 
 def test_help(launched):
