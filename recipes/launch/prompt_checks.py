@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.errors import DataError
 from recipes.launch.preflight import REMOTE_PREFIXES, data_files, local_tokenizer
 
-ROWS = 256  # of a data file, that are looked at
+ROWS = 256  # looked at in a data file
 
 
 def check_prompts(config: DictConfig, train_rows: int) -> None:
