@@ -100,18 +100,14 @@ def test_a_stamped_environment_is_taken_as_it_is(checkout):
     assert time.monotonic() - started < 20
 
 
-@pytest.mark.parametrize("change", ["setup.py", "examples/install.sh"])
-def test_a_changed_source_installs_again(checkout, change):
+@pytest.mark.parametrize("change", ["setup.py", "examples/install.sh", "place"])
+def test_a_changed_source_or_place_installs_again(checkout, tmp_path, change):
     stamped_environment(checkout)
-    with (checkout / change).open("a") as file:
-        file.write("\n# changed\n")
+    if change == "place":
+        checkout = checkout.rename(tmp_path / "moved")
+    else:
+        (checkout / change).write_text((checkout / change).read_text() + "\n# changed\n")
     assert "INSTALLING" in shell(checkout, "_duets_install_locked() { echo INSTALLING; }; duets_install").stdout
-
-
-def test_a_moved_checkout_installs_again(checkout, tmp_path):
-    stamped_environment(checkout)
-    moved = checkout.rename(tmp_path / "moved")
-    assert "INSTALLING" in shell(moved, "_duets_install_locked() { echo INSTALLING; }; duets_install").stdout
 
 
 def test_an_interrupted_installation_starts_from_nothing(checkout):
@@ -192,26 +188,19 @@ def test_no_network_ends_in_one_sentence(checkout):
     assert (checkout / ".venv" / ".verl-duets-unfinished").exists()
 
 
-def test_quickstart_names_the_recipes_there_are(checkout):
-    done = subprocess.run(
-        ["bash", str(checkout / "examples" / "quickstart.sh"), "spo"], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(
+    ("argument", "environment", "message"),
+    [
+        ("spo", {}, "there is no recipe 'spo'; there are: sppo."),
+        ("sppo", {"STEPS": "many"}, "STEPS=many is no whole number"),
+        ("sppo", {"SEED": "-1"}, "SEED=-1 is no whole number"),
+    ],
+)
+def test_quickstart_names_what_it_refuses(checkout, argument, environment, message):
+    command, environment = ["bash", str(checkout / "examples" / "quickstart.sh"), argument], os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 2
-    assert "there is no recipe 'spo'; there are: sppo." in one_sentence(done)
-
-
-@pytest.mark.parametrize("setting", ["STEPS=many", "SEED=-1"])
-def test_quickstart_refuses_settings_that_are_no_numbers(checkout, setting):
-    name, _, value = setting.partition("=")
-    done = subprocess.run(
-        ["bash", str(checkout / "examples" / "quickstart.sh")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, name: value},
-    )
-    assert done.returncode == 2
-    assert f"{setting} is no whole number" in one_sentence(done)
+    assert message in one_sentence(done)
 
 
 @pytest.mark.long

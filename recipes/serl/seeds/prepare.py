@@ -3,7 +3,7 @@
     python -m recipes.serl.seeds.prepare --model meta-llama/Llama-3.2-3B-Instruct --output-dir outputs/data/serl
 
 writes `seeds.jsonl` (500 MATH questions, 100 of each level, which the model answers with an agreement of 0.2 to 0.8),
-`agreement.jsonl` (the agreement of every question; a later call reads it instead of the model), and `seeds.parquet`,
+`agreement.jsonl` (the agreement of every question; a later call goes on with it), and `seeds.parquet`,
 `train.parquet` and `val.parquet` (seeds, MATH train and MATH-500 in verl's format).
 
 `--source` takes a dataset id, or a jsonl or parquet file with a question column (`--question`). `--agreement` takes the
@@ -11,7 +11,6 @@ agreements from a file instead of a model, `--unfiltered` draws seeds without th
 """
 
 import argparse
-import json
 import random
 import sys
 from collections import defaultdict
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.core import files
+from recipes.core.journal import Journal, read_records
 from recipes.core.sampling import Request, Sampling, request_seed
 from recipes.errors import LaunchError
 from recipes.serl.voting import check_bounds, judge_difficulty
@@ -125,73 +125,61 @@ def verl_row(row: dict, *, question_key: str, level_key: str | None, answer_temp
     }
 
 
-def measure_agreement(options: argparse.Namespace, rows: Sequence[dict]) -> list[dict]:
-    """Answer each question `options.answers` times with vLLM and vote: `idx`, `question` and `agreement`, in order.
+def read_agreement(path: Path, rows: Sequence[dict], question_key: str) -> dict[int, float]:
+    """Agreement by `idx`; raises `ValueError` on a line that has none, or that belongs to another question."""
+    questions, agreement = {row["idx"]: row[question_key] for row in rows}, {}
+    for record in read_records([path], torn_end=True):
+        idx, share = record.get("idx"), record.get("agreement")
+        if not isinstance(share, int | float) or not isinstance(idx, int | str):
+            raise ValueError(f"{path} must hold lines with idx, question and agreement, found {record!r:.120}")
+        if idx in questions and questions[idx] != record.get("question"):
+            raise ValueError(f"{path} belongs to other questions: row {idx} differs; remove it or give the right one")
+        agreement[idx] = share
+    return agreement
 
-    With `--raw-prompt` the questions go without chat template, and question and answer are voted on together by the
-    original's rule.
+
+def measure_agreement(options: argparse.Namespace, rows: Sequence[dict], journal: Journal) -> None:
+    """Answer each question `options.answers` times with vLLM and vote: a record of `idx`, `question`, `agreement` each.
+
+    Rows that the journal holds are passed over. With `--raw-prompt` the questions go without chat template, and
+    question and answer are voted on together by the original's rule.
     """
     from recipes.core.vllm_engine import VllmEngine
     from reward_fns.majority import majority_vote
 
     raw, n = options.raw_prompt, options.answers
-    texts = [options.answer_template.replace("{question}", row[options.question]) for row in rows]
-    agreement: dict[str, float] = {}
+    done = read_agreement(journal.path, rows, options.question)
+    left = {str(place): row for place, row in enumerate(rows) if row["idx"] not in done}
+    if not left:
+        return
 
     def vote(request: Request, answer: Answer) -> None:
         answers = [f"{request.prompt}{text}" if raw else text for text in answer.texts]
-        agreement[request.key] = sum(majority_vote(answers, convention="reference" if raw else "default").rewards) / n
+        share = sum(majority_vote(answers, convention="reference" if raw else "default").rewards) / n
+        row = left[request.key]
+        journal.append({"idx": row["idx"], "question": row[options.question], "agreement": share})
 
+    texts = {place: options.answer_template.replace("{question}", row[options.question]) for place, row in left.items()}
     requests = (
-        Request(
-            str(place), text if raw else [{"role": "user", "content": text}], request_seed(options.seed, str(place))
-        )
-        for place, text in enumerate(texts)
+        Request(place, text if raw else [{"role": "user", "content": text}], request_seed(options.seed, place))
+        for place, text in texts.items()
     )
     template = {"enable_thinking": False} if options.no_thinking else {}
     VllmEngine(options.model, template_kwargs=template).generate(
         requests, Sampling(n, max_tokens=options.max_tokens), vote
     )
-    return [
-        {"idx": row["idx"], "question": row[options.question], "agreement": agreement[str(place)]}
-        for place, row in enumerate(rows)
-    ]
 
 
-def find_agreement(options: argparse.Namespace, rows: list[dict], cache: Path) -> dict[int, float]:
-    """Agreement by `idx`: from `--agreement`, from an earlier call's cache, or measured with `--model` and cached."""
-    path = options.agreement or cache
-    measured = {name: getattr(options, name) for name in ("model", "answers", "max_tokens", "answer_template", "seed")}
-    measured |= {
-        "raw_prompt": options.raw_prompt,
-        "no_thinking": options.no_thinking,
-        "weights": files.model_digest(options.model),
-    }
-    record = cache.with_suffix(".settings.json")
-    if not options.agreement and not cache.is_file():
-        if options.model is None:
-            raise ValueError("the agreement of a base model is needed: give --model, --agreement, or --unfiltered")
-        files.write_json_lines(cache, measure_agreement(options, rows))
-        files.write_json(record, measured)
-    elif options.model is not None:
-        earlier = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-        differing = [name for name, value in measured.items() if earlier.get(name) != value]
-        if differing:
-            raise ValueError(
-                f"{cache} was measured with another {', '.join(differing)} ({earlier.get(differing[0])!r}, now "
-                f"{measured[differing[0]]!r}): remove it, or choose another --output-dir"
-            )
-    answered = {}
-    for row in files.read_rows(path, "question"):
-        if not isinstance(row.get("agreement"), int | float) or not isinstance(row.get("idx"), int | str):
-            raise ValueError(f"{path} must hold lines with idx, question and agreement, found {row!r:.120}")
-        answered[row["idx"]] = row
-    for row in rows:
-        if row["idx"] in answered and answered[row["idx"]]["question"] != row[options.question]:
-            raise ValueError(
-                f"{path} belongs to other questions: row {row['idx']} differs; remove it or give the right one"
-            )
-    return {idx: row["agreement"] for idx, row in answered.items()}
+def find_agreement(options: argparse.Namespace, rows: list[dict], path: Path) -> dict[int, float]:
+    """Agreement by `idx`: from `--agreement`, or from the journal `path`, which `--model` makes or goes on with."""
+    if options.model is not None:
+        settings = {name: getattr(options, name) for name in ("model", "answers", "max_tokens", "answer_template")}
+        settings |= {"seed": options.seed, "raw_prompt": options.raw_prompt, "no_thinking": options.no_thinking}
+        with Journal(path, {**settings, "weights": files.model_digest(options.model)}) as journal:
+            measure_agreement(options, rows, journal)
+    elif not options.agreement and not path.is_file():
+        raise ValueError("the agreement of a base model is needed: give --model, --agreement, or --unfiltered")
+    return read_agreement(options.agreement or path, rows, options.question)
 
 
 def prepare(options: argparse.Namespace) -> dict[str, int]:

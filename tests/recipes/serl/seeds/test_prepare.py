@@ -2,15 +2,15 @@
 
 import json
 from collections import Counter
-from unittest.mock import Mock
 
 import pyarrow.parquet
 import pytest
 
 from recipes.core.files import read_rows
+from recipes.core.journal import read_records
 from recipes.errors import DataError, EnvironmentProblem
-from recipes.serl.seeds import prepare
 from recipes.serl.seeds.prepare import balance_levels, filter_by_agreement, gold_answer, main
+from reward_fns.completions import Answer, Completion
 
 
 def write(path, rows):
@@ -78,24 +78,12 @@ def test_agreements_of_other_questions_are_refused(tmp_path, math, capsys):
     assert "belongs to other questions" in capsys.readouterr().err
 
 
-def test_a_model_that_cannot_be_loaded_ends_with_one_sentence(tmp_path, math, monkeypatch, capsys):
-    refuse = Mock(side_effect=EnvironmentProblem("vLLM cannot load x:\nno folder"))
-    monkeypatch.setattr("recipes.core.vllm_engine.VllmEngine", refuse)
-    assert main(["--source", str(math[0]), "--output-dir", str(tmp_path / "a"), "--model", "x"]) == 2
-    assert capsys.readouterr().err == "prepare_seeds: vLLM cannot load x: no folder\n"
-
-
 def test_agreement_is_asked_for(tmp_path, math, capsys):
     source = ["--source", str(math[0]), "--val-source", "", "--num", "9", "--output-dir"]
     assert main([*source, str(tmp_path / "a")]) == 2
     assert "give --model, --agreement, or --unfiltered" in capsys.readouterr().err
     assert main([*source, str(tmp_path / "b"), "--unfiltered"]) == 0
     assert not (tmp_path / "b" / "val.parquet").exists()
-
-
-def test_an_earlier_measurement_is_used_again(tmp_path, math):
-    math[1].rename(tmp_path / "agreement.jsonl")
-    assert main(["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(tmp_path)]) == 0
 
 
 def test_gold_comes_from_answer_or_from_the_last_box():
@@ -159,18 +147,39 @@ def test_lines_may_hold_any_unicode_separator(tmp_path):
     assert read_rows(path, "problem")[0]["problem"] == "a\u2028b\x0bc"
 
 
-def test_the_agreement_of_another_model_is_not_taken_for_this_ones(tmp_path, math, monkeypatch, capsys):
-    found = [json.loads(line) for line in math[1].read_text().splitlines()]
-    monkeypatch.setattr(prepare, "measure_agreement", lambda options, rows: found)
-    model = tmp_path / "model"
-    model.mkdir()
+class Engine:
+    """Answers in vLLM's place; ends after `lives` requests, as a killed one does."""
+
+    asked, lives = [], 120
+
+    def __init__(self, model, template_kwargs):
+        pass
+
+    def generate(self, requests, sampling, on_done):
+        for request in requests:
+            if len(self.asked) == self.lives:
+                raise EnvironmentProblem("the engine\nended")
+            self.asked.append(request.key)
+            right = 2 + int(request.key) % 15
+            texts = ["\\boxed{7}"] * right + [f"\\boxed{{{i + 100}}}" for i in range(16 - right)]
+            on_done(request, Answer([Completion(text) for text in texts]))
+
+
+def test_a_killed_measurement_goes_on_and_is_not_taken_for_another_models(tmp_path, math, monkeypatch, capsys):
+    monkeypatch.setattr("recipes.core.vllm_engine.VllmEngine", Engine)
+    (model := tmp_path / "model").mkdir()
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"0" * 100)
-    command = ["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(tmp_path / "out")]
-    assert main([*command, "--model", str(model)]) == 0
-    assert main([*command, "--model", str(model)]) == 0
-    assert main([*command, "--model", "/no/such/model"]) == 2
-    assert "was measured with another model" in capsys.readouterr().err
+    known = tmp_path / "agreement.jsonl"
+    command = ["--source", str(math[0]), "--val-source", "", "--num", "20", "--output-dir", str(tmp_path), "--model"]
+    assert main([*command, str(model)]) == 2 and capsys.readouterr().err == "prepare_seeds: the engine ended\n"
+    known.write_text(known.read_text() + '{"idx": 120, "questi')
+    monkeypatch.setattr(Engine, "lives", 200)
+    assert main([*command, str(model)]) == 0 == main([*command, str(model)]) == main(command[:-1])
+    assert Engine.asked == [str(i) for i in range(200)]
+    assert [record["agreement"] for record in read_records([known])] == [(2 + i % 15) / 16 for i in range(200)]
+    assert main([*command, "/no/such/model"]) == 2
+    assert "made with other settings (model was" in capsys.readouterr().err
     (model / "model.safetensors").write_bytes(b"1" * 100)
-    assert main([*command, "--model", str(model)]) == 2
-    assert "was measured with another weights" in capsys.readouterr().err
+    assert main([*command, str(model)]) == 2
+    assert "made with other settings (weights was" in capsys.readouterr().err
