@@ -17,13 +17,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 
 PAIR=actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config
 BONUS=reward.custom_reward_function.path=examples/toy/style_bonus.py
+LABELS=preset=centred,step_ppo.reward.values=function,reward.custom_reward_function.path=examples/toy/letters_steps.py
+LABELS+=,reward.reward_model.enable=false,reward.reward_model.enable_resource_pool=false
+LABELS+=,data.max_response_length=144,actor_rollout_ref.rollout.max_model_len=240
 declare -A ARMS=(
     [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
     [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
     [tandem]="tandem:algorithm.tandem.validation=both,$BONUS grpo:$PAIR.prob_senior=1.0,$BONUS"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false"
-    [step_ppo]="whitened:preset=outcome not-whitened:preset=outcome,step_ppo.whiten_advantages=false"
+    [step_ppo]="step-labels:$LABELS outcome:$LABELS,step_ppo.reward.scale=0"
 )
 
 main() {
@@ -39,7 +42,10 @@ main() {
 
     format="letters_$recipe"
     if [[ "$recipe" == tandem ]]; then format=letters_two_styles; fi
-    if [[ "$scale" == toy ]]; then format="$recipe"; fi
+    if [[ "$scale" == toy ]]; then
+        format="$recipe"
+        ARMS[step_ppo]="whitened:preset=outcome not-whitened:preset=outcome,step_ppo.whiten_advantages=false"
+    fi
     [[ -f "examples/toy/toy_world/formats/$format.py" ]] || format="$([[ "$scale" == toy ]] && echo arithmetic || echo letters)"
     world="outputs/toy$([[ "$format" == arithmetic ]] || echo "_$format")"
     "$DUETS_PYTHON" examples/toy/make.py --format "$format" --seed 0 --out "$world" || return 1

@@ -10,7 +10,7 @@ import smollm2
 import style_bonus
 from omegaconf import OmegaConf
 from toy_world.build import content_key
-from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_two_styles
+from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_step_ppo, letters_two_styles
 from toy_world.warm_up import Schedule
 
 from recipes.pasodoble import config as pasodoble_config
@@ -38,6 +38,13 @@ def test_serl_starts_with_more_of_the_habit_that_is_right(split):
     more = letters_serl.split(seed=0)
     assert abs(sum("\n" in one.response for one in more.lessons) / len(more.lessons) - 0.5) < 0.03
     assert [one.prompt for one in more.test] == [one.prompt for one in split.test]
+
+
+def test_step_ppo_is_asked_about_longer_words_than_it_has_learned(split):
+    longer = letters_step_ppo.split(seed=0)
+    asked = [one.extra_info["question"] for one in longer.train + longer.test]
+    assert len(set(asked)) == 2500 and {question.count("-") for question in asked} == {9, 10, 11}
+    assert longer.lessons == split.lessons
 
 
 def test_no_question_stands_twice_and_those_to_train_on_have_no_response(split):
