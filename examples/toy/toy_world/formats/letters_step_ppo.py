@@ -9,7 +9,7 @@ from toy_world.formats import Example, Split, letters
 
 DATA_SOURCE, ABILITY, grade, base_model = letters.DATA_SOURCE, letters.ABILITY, letters.grade, letters.base_model
 SCHEDULE = letters.SCHEDULE
-BAND = (0.04, 0.3)
+BAND = (0.01, 0.3)
 MAX_RESPONSE_TOKENS = 144
 LENGTHS, TRAIN, TEST = (10, 12), 2000, 500
 
