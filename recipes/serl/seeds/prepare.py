@@ -14,7 +14,7 @@ import argparse
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from recipes.core import files
@@ -125,10 +125,10 @@ def verl_row(row: dict, *, question_key: str, level_key: str | None, answer_temp
     }
 
 
-def read_agreement(path: Path, rows: Sequence[dict], question_key: str) -> dict[int, float]:
-    """Agreement by `idx`; raises `ValueError` on a line that has none, or that belongs to another question."""
+def read_agreement(records: Iterable[dict], path: Path, rows: Sequence[dict], question_key: str) -> dict[int, float]:
+    """Agreement by `idx`; raises `ValueError` on a record that has none, or that belongs to another question."""
     questions, agreement = {row["idx"]: row[question_key] for row in rows}, {}
-    for record in read_records([path], torn_end=True):
+    for record in records:
         idx, share = record.get("idx"), record.get("agreement")
         if not isinstance(share, int | float) or not isinstance(idx, int | str):
             raise ValueError(f"{path} must hold lines with idx, question and agreement, found {record!r:.120}")
@@ -148,7 +148,7 @@ def measure_agreement(options: argparse.Namespace, rows: Sequence[dict], journal
     from reward_fns.majority import majority_vote
 
     raw, n = options.raw_prompt, options.answers
-    done = read_agreement(journal.path, rows, options.question)
+    done = read_agreement(journal.records(), journal.path, rows, options.question)
     left = {str(place): row for place, row in enumerate(rows) if row["idx"] not in done}
     if not left:
         return
@@ -179,7 +179,9 @@ def find_agreement(options: argparse.Namespace, rows: list[dict], path: Path) ->
             measure_agreement(options, rows, journal)
     elif not options.agreement and not path.is_file():
         raise ValueError("the agreement of a base model is needed: give --model, --agreement, or --unfiltered")
-    return read_agreement(options.agreement or path, rows, options.question)
+    if options.agreement:
+        return read_agreement(files.read_rows(options.agreement, "question"), options.agreement, rows, options.question)
+    return read_agreement(read_records([path], torn_end=True), path, rows, options.question)
 
 
 def prepare(options: argparse.Namespace) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The letters world for step labels: the start has learned words of up to nine letters and is asked about longer ones.
 
-A tenth of its answers is right there, so that the outcome says little; many more are right for some lines.
+At most a tenth of its answers is right there, so that the outcome says little; many more are right for some lines.
 """
 
 import random

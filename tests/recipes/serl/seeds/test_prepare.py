@@ -152,8 +152,7 @@ class Engine:
 
     asked, lives = [], 120
 
-    def __init__(self, model, template_kwargs):
-        pass
+    def __init__(self, model, template_kwargs): ...
 
     def generate(self, requests, sampling, on_done):
         for request in requests:
@@ -167,6 +166,7 @@ class Engine:
 
 def test_a_killed_measurement_goes_on_and_is_not_taken_for_another_models(tmp_path, math, monkeypatch, capsys):
     monkeypatch.setattr("recipes.core.vllm_engine.VllmEngine", Engine)
+    monkeypatch.setattr(Engine, "asked", [])
     (model := tmp_path / "model").mkdir()
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"0" * 100)
