@@ -6,6 +6,7 @@ resource is called ``GPU`` (a logical one; verl counts no other name), and the c
 that formats as ``0`` (verl builds both ``tensor.to(device)`` and ``f"{name}:{device}"`` from it).
 """
 
+import ctypes
 import os
 import resource
 import types
@@ -35,12 +36,18 @@ def _nothing(*_, **__) -> None:
 class _CpuModule(types.ModuleType):
     """What verl calls on ``torch.cuda``, answered for the host; the rest falls through to ``torch.cpu``."""
 
-    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = staticmethod(_nothing)
+    set_device = synchronize = ipc_collect = reset_peak_memory_stats = staticmethod(_nothing)
     manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
 
     def is_available(self) -> bool:
         """False: callers that would query an accelerator's memory return early."""
         return False
+
+    @staticmethod
+    def empty_cache() -> None:
+        """Give back what was freed, half of an update's memory: `recipes.launch.cpu.ALLOCATOR` keeps it."""
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
 
     def current_device(self) -> str:
         return CURRENT_DEVICE
@@ -88,7 +95,8 @@ class PlatformCPU(PlatformBase):
     vendor_name = "cpu"
     device_module = CPU_MODULE
 
-    set_device = synchronize = set_allocator_settings = empty_cache = staticmethod(_nothing)
+    set_device = synchronize = set_allocator_settings = staticmethod(_nothing)
+    empty_cache = staticmethod(CPU_MODULE.empty_cache)
     profiler_start = profiler_stop = cudart = staticmethod(_nothing)
     manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
 

@@ -27,6 +27,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_torch_device
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -60,6 +61,11 @@ class RoleWorker(ActorRolloutRefWorker):
     def replica_rank(self) -> int:
         """Replica rank that this worker sends its weights to."""
         return self.rollout.replica_rank
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def empty_cache(self) -> None:
+        """Give memory that is not in use back to the device."""
+        get_torch_device().empty_cache()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def parameter_digest(self) -> str:
@@ -196,6 +202,8 @@ class RoleTrainer:
         output = rename_dict(self.actor_rollout_wg.update_actor(batch)["metrics"], "actor/")
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
+        # What this side's allocator keeps is of no use to the other side on the same devices.
+        self.actor_rollout_wg.empty_cache()
         self.rollout_stale = True
         return batch
 

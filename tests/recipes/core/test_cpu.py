@@ -10,7 +10,17 @@ def test_the_platform_can_be_built_and_does_nothing_where_an_accelerator_would_a
     assert platform.set_device(0) is None and platform.synchronize(device_index=0) is None
     assert not platform.is_platform_available() and platform.ray_resource_name() == "GPU"
     with platform.nvtx_range("step"):
-        assert platform.empty_cache() is None
+        assert not platform.is_ipc_supported()
+
+
+def test_what_was_freed_goes_back_to_the_system():
+    """A block at the top keeps the allocator from giving back those below it."""
+    module = PlatformCPU().device_module
+    blocks = [torch.ones(16 * 1024) for _ in range(3000)]
+    held, top = module.memory_allocated(), blocks.pop()
+    blocks.clear()
+    PlatformCPU().empty_cache()
+    assert module.memory_allocated() < held - 100 * 1024**2 and top.sum() == top.numel()
 
 
 def test_its_device_module_stands_in_for_that_of_an_accelerator():
