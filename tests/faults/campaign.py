@@ -84,21 +84,26 @@ class Attempt:
             return psutil.Process(self.process.pid).children(recursive=True)
         return []
 
-    def titled(self, text: str) -> psutil.Process | None:
+    def titled(self, text: str, processes: list[psutil.Process] | None = None) -> psutil.Process | None:
         """A process of the run whose title or command line has this text."""
-        for process in self.processes():
+        for process in processes or self.processes():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 if text in " ".join(process.cmdline()):
                     return process
         return None
 
     def wait_for_title(self, text: str, seconds: float) -> bool:
-        """Until some process of the run is called so; False when the run or the time ends before."""
+        """Until some process of the run is called so; False when the run or the time ends before.
+
+        A toy's worker saves in 30 ms, which is as long as a list of the processes takes: it is made once a second.
+        """
         deadline = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < deadline:
-            if self.titled(text):
-                return True
-            time.sleep(0.02)
+            processes, old = self.processes(), time.monotonic() + 1
+            while time.monotonic() < old:
+                if self.titled(text, processes):
+                    return True
+                time.sleep(0.005)
         return False
 
     def wait_for_moment(self, moment: str, seconds: float) -> bool:
