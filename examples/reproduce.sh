@@ -45,7 +45,8 @@ main() {
     if [[ "$recipe" == tandem ]]; then format=letters_two_styles; fi
     if [[ "$scale" == toy ]]; then
         format="$recipe"
-        ARMS[step_ppo]="whitened:preset=outcome not-whitened:preset=outcome,step_ppo.whiten_advantages=false"
+        ARMS[step_ppo]="whitened:preset=outcome,critic.model.path=WORLD/model,step_ppo.whiten_advantages=true
+            not-whitened:preset=outcome,critic.model.path=WORLD/model"
     fi
     [[ -f "examples/toy/toy_world/formats/$format.py" ]] || format="$([[ "$scale" == toy ]] && echo arithmetic || echo letters)"
     world="outputs/toy$([[ "$format" == arithmetic ]] || echo "_$format")"
