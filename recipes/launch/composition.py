@@ -70,7 +70,8 @@ def _refusal(error: Exception, known: Iterable[str], published: Mapping[str, str
         if ours := our_name(key, published):
             return ConfigError(f"unknown key {key!r}: here it is {ours}", key)
         near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        added = f", or +{key}" if near and key.endswith(f".{near[0]}") else ""
+        hint = f"; did you mean {near[0]}{added}?" if near else ""
         return ConfigError(f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}", key)
     told = " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
     merging = cause is not None and told.startswith("Error merging")

@@ -14,7 +14,7 @@ from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_
 from toy_world.warm_up import Schedule
 
 from recipes.pasodoble import config as pasodoble_config
-from recipes.pasodoble.parsing import extract_answer, extract_question
+from recipes.pasodoble.parsing import extract_answer, extract_question, find_fault
 from recipes.pasodoble.prompts import Prompts
 from recipes.step_ppo.steps import segment_response
 from reward_fns.math import score
@@ -93,12 +93,14 @@ def test_pasodoble_is_asked_as_its_scale_asks():
     prompts = Prompts.from_config(OmegaConf.to_container(scale.pasodoble.prompts))
     split = letters_pasodoble.split(seed=0)
     assert split.test[0].prompt == prompts.for_solver(split.test[0].extra_info["question"])
-    proposal = letters_pasodoble._proposal(__import__("random").Random(0))
-    assert proposal.prompt == prompts.for_proposer(proposal.ground_truth)
-    assert letters_pasodoble.grade_proposal(proposal.response, proposal.ground_truth)
-    assert extract_question(proposal.response).startswith("How many ")
-    assert f"x {extract_answer(proposal.response)}." in proposal.ground_truth
-    assert not letters_pasodoble.grade_proposal(proposal.response.replace("{", "{1"), proposal.ground_truth)
+    drawn = [letters_pasodoble._proposal(__import__("random").Random(i)) for i in range(100)]
+    for one in drawn:
+        assert one.prompt == prompts.for_proposer(one.ground_truth)
+        question, answer = extract_question(one.response), extract_answer(one.response)
+        assert find_fault(question, answer) is None and letters_pasodoble.grade_proposal(one.response, one.ground_truth)
+        assert not letters_pasodoble.grade_proposal(one.response.replace("{", "{1"), one.ground_truth)
+    # What a frozen Proposer asks about most teaches nothing.
+    assert 5 <= sum("How many" in one.response for one in drawn) <= 25
 
 
 def test_a_schedule_of_so_many_updates_rises_and_falls():

@@ -169,6 +169,11 @@ def test_bad_input_is_refused(inputs, override):
         check(inputs(override))
 
 
+def test_how_to_give_the_proposer_a_setting_of_its_own_is_said():
+    with pytest.raises(ConfigError, match=r"did you mean actor_\S+, or \+proposer\.actor_\S+\.lr\?"):
+        compose("proposer.actor_rollout_ref.actor.optim.lr=1e-5")
+
+
 @pytest.mark.parametrize("gold", [None, "", " "])
 def test_a_held_out_row_without_gold_answer_is_refused(inputs, gold):
     """The game's grader gives 0 where the Proposer wrote no answer, so that nothing later would tell."""

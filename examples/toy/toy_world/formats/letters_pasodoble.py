@@ -1,12 +1,11 @@
-"""The letters world for PasoDoble: notes are words with a count, the Proposer asks about one, the Solver counts.
+"""The letters world for PasoDoble: a note says what follows two numbers, and how often three words have a letter.
 
-The length of the word is the Proposer's honest knob: a longer one is harder to count, and as easy to ask about. Half of
-the Solver's demonstrations count, so that more of the problems have a pass rate from which it learns.
+What the Proposer asks about is its honest knob. Before it is trained it mostly asks which number follows; the Solver
+knows, and learns nothing from it. The letters of a word have to be counted. Both are as easy to ask about.
 """
 
 import json
 import random
-import re
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -16,32 +15,33 @@ from toy_world.warm_up import Schedule
 
 DATA_SOURCE = letters.DATA_SOURCE
 ABILITY = letters.ABILITY
-BAND = (0.10, 0.65)
+BAND = (0.10, 0.75)
 MAX_RESPONSE_TOKENS = 112
-SCHEDULE = Schedule(batch=16, learning_rate=5e-5, ramp=10, updates=80)
+SCHEDULE = Schedule(batch=16, learning_rate=5e-5, ramp=10, updates=130)
 base_model = letters.base_model
 grade = arithmetic.grade
 
 TEST, LESSONS, DOCUMENTS = 500, 2500, 600
-NOTE_LENGTHS = (4, 12)
-WORKED_SHARE = 0.5
-PROPOSER_UPDATES = 40
+LENGTHS, NOTE_LENGTHS = (3, 6), (2, 4)
+WORKED_SHARE, NUMBERS_SHARE, WORDS_SHARE = 0.5, 0.2, 0.15
+PROPOSER_UPDATES = 60
 # As recipes/pasodoble/config/scale/smollm2_135m.yaml has them.
 PROPOSER_SYSTEM = "Write a question about letters, then its answer in a box."
 PROPOSER_USER = "External knowledge: {knowledge}"
 SOLVER_SYSTEM = "You count letters. Answer in a box."
 
-_PROPOSAL = re.compile(r"<problem>How many ([a-z]) are there in word ([a-z-]+)\?</problem>\n<answer>\\boxed\{(\d+)\}<")
-
 
 def split(seed: int) -> Split:
-    """The Solver's questions: held-out ones, and demonstrations of both habits behind the end of its thoughts."""
+    """The Solver's questions: held-out words; demonstrations of both habits, and some of what follows a number."""
     rng = random.Random(f"letters pasodoble {seed}")
     found: dict[str, Example] = {}
     while len(found) < TEST + LESSONS:
-        letter, word = letters.draw_word(rng)
-        worked = rng.random() < WORKED_SHARE
-        one = letters.example(letter, word, worked, SOLVER_SYSTEM)
+        if len(found) >= TEST and rng.random() < NUMBERS_SHARE:
+            question, answer = _asked(_number(rng))
+            prompt = [{"role": "system", "content": SOLVER_SYSTEM}, {"role": "user", "content": question}]
+            one = Example(prompt, f"\\boxed{{{answer}}} ", answer, {"question": question})
+        else:
+            one = letters.example(*letters.draw_word(rng, LENGTHS), rng.random() < WORKED_SHARE, SOLVER_SYSTEM)
         response = "<think>\n</think>\n" + one.response.partition("} ")[0] + "}"
         found.setdefault(one.extra_info["question"], Example(one.prompt, response, one.ground_truth, one.extra_info))
     examples = list(found.values())
@@ -50,14 +50,17 @@ def split(seed: int) -> Split:
 
 
 def write_more(folder: Path, split: Split, tokenizer: PreTrainedTokenizerBase, seed: int) -> dict:
-    """Write ``knowledge.jsonl`` and the model ``proposer/``."""
+    """Write ``knowledge.jsonl``, ``words.jsonl`` (the same notes without their numbers) and the model ``proposer/``."""
     from toy_world import build
 
     rng = random.Random(f"letters proposer {seed}")
-    lessons = [_proposal(rng) for _ in range(LESSONS)]
+    lessons = [_proposal(rng, LENGTHS) for _ in range(LESSONS)]
     unseen = [_proposal(rng) for _ in range(DOCUMENTS)]
-    lines = (json.dumps({"text": one.ground_truth}) for one in unseen)
-    (folder / "knowledge.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    notes = [one.ground_truth for one in unseen]
+    words = ["\n".join(line for line in note.split("\n") if " x " in line) for note in notes]
+    for name, texts in (("knowledge", notes), ("words", words)):
+        lines = (json.dumps({"text": text}) for text in texts)
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     _, model = build.pretrained(base_model())
     report = build.train_and_save(
         folder / "proposer", _Proposer, Split([], unseen[:100], lessons), tokenizer, model, seed, "proposer"
@@ -66,9 +69,8 @@ def write_more(folder: Path, split: Split, tokenizer: PreTrainedTokenizerBase, s
 
 
 def grade_proposal(response: str, note: str) -> bool:
-    """Whether the response asks for the letter of the note's word, with the right answer."""
-    match = _PROPOSAL.search(response)
-    return match is not None and note == f"{match[2]}: {match[1]} x {match[3]}."
+    """Whether the response asks about a line of the note, with the right answer."""
+    return any(_proposed(line) in response for line in note.split("\n"))
 
 
 class _Proposer:
@@ -80,15 +82,37 @@ class _Proposer:
     grade = staticmethod(grade_proposal)
 
 
-def _proposal(rng: random.Random) -> Example:
-    letter, word = letters.draw_word(rng, NOTE_LENGTHS)
-    count = word.split("-").count(letter)
-    note, question = f"{word}: {letter} x {count}.", letters.ask(letter, word)
+def _word(rng: random.Random, lengths: tuple[int, int]) -> str:
+    letter, word = letters.draw_word(rng, lengths)
+    return f"{word}: {letter} x {word.split('-').count(letter)}."
+
+
+def _number(rng: random.Random) -> str:
+    before = rng.randint(100, 998)
+    return f"{before}: {before + 1}."
+
+
+def _asked(line: str) -> tuple[str, str]:
+    """The question about a line of a note, and its answer."""
+    subject, fact = line.rstrip(".").split(": ")
+    letter, _, count = fact.partition(" x ")
+    return (letters.ask(letter, subject), count) if count else (f"Which number follows {subject}?", fact)
+
+
+def _proposed(line: str) -> str:
+    question, answer = _asked(line)
+    return f"<think>\n</think>\n<problem>{question}</problem>\n<answer>\\boxed{{{answer}}}</answer>"
+
+
+def _proposal(rng: random.Random, lengths: tuple[int, int] = NOTE_LENGTHS) -> Example:
+    words, numbers = [_word(rng, lengths) for _ in range(3)], [_number(rng) for _ in range(2)]
+    response = _proposed(rng.choice(words if rng.random() < WORDS_SHARE else numbers))
+    note = "\n".join(rng.sample(words + numbers, 5))
     return Example(
         prompt=[
             {"role": "system", "content": PROPOSER_SYSTEM},
             {"role": "user", "content": PROPOSER_USER.replace("{knowledge}", note)},
         ],
-        response=f"<think>\n</think>\n<problem>{question}</problem>\n<answer>\\boxed{{{count}}}</answer>",
+        response=response,
         ground_truth=note,
     )
