@@ -203,7 +203,7 @@ def read_runs(argument: str) -> list[Run]:
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str = "") -> None:
-    """Write one panel per metric to an image file; a dotted line is where the first run's held-out metric began."""
+    """Write one panel per metric to an image file; a dotted line is the first run's held-out metric at step 0."""
     labels = list(dict.fromkeys(run.label for run in runs))
     with picture(output, len(metrics), title) as panels:
         for axes, metric in zip(panels, metrics, strict=True):
@@ -217,8 +217,8 @@ def draw(runs: Sequence[Run], metrics: Sequence[str], output: Path, title: str =
                 name = f"{label} (mean of {len(seeds)})" if len(seeds) > 1 else label
                 marker = _MARKERS[number] if len(mean) < 40 else ""
                 axes.plot(list(mean), list(mean.values()), f"C{number}", marker=marker, linewidth=2, label=name)
-            if means and metric.startswith(VALIDATION_PREFIXES):
-                axes.axhline(next(iter(means[0].values())), color=_INK, marker="", linestyle=":", label="start")
+            if means and 0 in means[0] and metric.startswith(VALIDATION_PREFIXES):
+                axes.axhline(means[0][0], color=_INK, marker="", linestyle=":", label="start")
             axes.set(xlabel="training step", ylabel=metric, title=in_words(metric))
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.legend()

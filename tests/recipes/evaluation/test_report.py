@@ -71,6 +71,14 @@ def test_the_table_has_first_last_and_best_over_seeds():
     assert row == "| a | critic/score/mean | 2 | 0.25 (1) | 0.75 [0.5, 1] (3) | +0.5 | 0.75 (3) |"
 
 
+@pytest.mark.parametrize(("first", "lines"), [(0, ["start"]), (5, [])])
+def test_a_start_is_drawn_where_it_was_measured(first, lines, tmp_path, monkeypatch):
+    drawn, metric = [], "val-core/toy/acc/mean@1"
+    monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda *_, label, **__: drawn.append(label))
+    report.draw([Run("a", {metric: {first: 0.2, 10: 0.5}})], [metric], tmp_path / "curve.png")
+    assert drawn == lines
+
+
 def test_the_command_writes_picture_and_table(log, tmp_path, capsys):
     picture, table = tmp_path / "out" / "curve.png", tmp_path / "out" / "table.md"
     assert report.main([f"ours={log}", str(log), "--output", str(picture), "--markdown", str(table)]) == 0
