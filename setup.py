@@ -37,7 +37,6 @@ EXTRAS = {
     # built from source against the torch that is there: pip install --no-build-isolation -e ".[flash]"
     "flash": ["flash-attn>=2.8"],
     "split": ["cupy-cuda13x>=13.6"],  # verl's nccl checkpoint engine; cupy-cuda12x for CUDA 12
-    "judge": ["openai>=2,<4", "tenacity>=9"],
     "smollm2": ["gguf>=0.17"],  # transformers reads the weights of examples/toy/smollm2.py with it
     "dpo": ["trl>=1.9,<1.13"],  # verl 0.9 imports a class that TRL 1.13 dropped
     "tasks": ["reasoning-gym>=0.1.19"],  # examples/data_preparation/reasoning_gym_tasks.py

