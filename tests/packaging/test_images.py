@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRA = {"cpu": ("cpu", "dpo", "dev"), "gpu": ("gpu", "dpo")}
+EXTRA = {"cpu": ("cpu", "dpo", "smollm2", "dev"), "gpu": ("gpu", "dpo", "smollm2")}
 # Installed before the lock: its CPU build is another file on every index.
 BEFORE = {"cpu": {"torch"}, "gpu": set()}
 
