@@ -33,7 +33,7 @@ for response, gold in ((r"so it is \boxed{\frac{1}{2}}", "0.5"), ("so it is one 
 # %% [markdown]
 # ## A run
 #
-# SmolLM2-135M counts the letters of a word. After a supervised start `sppo` trains it for four steps. On two cores that
+# SmolLM2-135M counts the letters of a word. After a supervised start `sppo` trains it for six steps. On two cores that
 # takes about twenty minutes.
 
 # %%

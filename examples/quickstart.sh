@@ -8,7 +8,7 @@
 # answers/ and train.log are written per recipe.
 #
 # From the environment:
-#   STEPS   training steps (4; the toy 30)
+#   STEPS   training steps (6; the toy 30)
 #   SEED    seed of the run (1); the world itself is always the same
 #   HELD_OUT  problems that are answered before and after (200; the toy 500)
 #   MORE    further overrides of the run, separated by spaces
@@ -27,7 +27,7 @@ main() {
     if [[ "${1:-}" == --toy ]]; then toy=1 && shift; fi
     local steps="${STEPS:-${toy:+30}}" seed="${SEED:-1}" out="${OUT:-$DUETS_ROOT/outputs/quickstart}"
     local held_out="${HELD_OUT:-${toy:+500}}"
-    steps="${steps:-4}" held_out="${held_out:-200}"
+    steps="${steps:-6}" held_out="${held_out:-200}"
     local recipes=("$@")
     ((${#recipes[@]})) || recipes=(sppo)
     for number in "STEPS=$steps" "SEED=$seed" "HELD_OUT=$held_out"; do
