@@ -60,7 +60,7 @@ def test_presets_are_matched_in_updates_and_verl_and_grpo_in_responses():
             )
         assert sizes["verl"] == sizes["grpo"]
         assert sizes["paper"][1:] == sizes["verl"][1:]
-        assert sizes["paper"][0] == 1.25 * sizes["verl"][0]
+        assert 0.9 < sizes["paper"][0] / sizes["verl"][0] <= 1.25
 
 
 def launcher_arguments(script, tmp_path, *arguments, **environment):
