@@ -41,7 +41,7 @@ class Descendants:
         self._root = root
         self._seen: set[psutil.Process] = {root}
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Note the processes that stand now."""
         standing = list(psutil.process_iter(["ppid"]))
         known = {process.pid for process in self._seen}
@@ -51,12 +51,12 @@ class Descendants:
 
     def end(self, grace: float) -> None:
         """Ask the command to end, give it ``grace`` seconds to shut its own processes down, and kill what is left."""
-        self.look()
+        self.update()
         _signal([self._root], signal.SIGTERM)
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and self._root.is_running() and self._root.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.1)
-            self.look()
+            self.update()
         _signal(self._seen, signal.SIGKILL)
         psutil.wait_procs(self._seen, timeout=5)
 
@@ -90,7 +90,7 @@ class Stages:
         self.current = "starting Ray, the trainer and vLLM (about a minute)"
         self._log, self._position = log, 0
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """Read the whole lines that were added to the log since, and name the stage."""
         with self._log.open("rb") as file:
             file.seek(self._position)
@@ -154,7 +154,7 @@ def _watch(
         task = progress.add_task(stages.current, total=steps)
         while True:
             status = process.poll()
-            descendants.look()
+            descendants.update()
             for record in next(records):
                 _show(record, progress, task)
                 training = training or REWARD in record["data"]
@@ -162,7 +162,7 @@ def _watch(
             if status is not None:
                 return status
             if not training:
-                before, now = stages.current, stages.look()
+                before, now = stages.current, stages.poll()
                 progress.update(task, description=now)
                 if now != before or time.monotonic() - spoken > SILENT_SECONDS:
                     _say(progress, f"{time.monotonic() - started:4.0f} s: {now}")

@@ -154,7 +154,7 @@ def activate(rows: Iterable[Row] = TABLE) -> None:
         wrapt.when_imported(KINDS[row.kind].module)(lambda registry, row=row: _apply(row, registry))
 
 
-def why_verl_does_not_load_us() -> str | None:
+def plugin_problem() -> str | None:
     """The reason why the processes of a run would miss the whole table, None when they load it."""
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     if policy != "auto" and ENTRY_POINT not in {name.strip() for name in policy.split(",")}:

@@ -28,7 +28,7 @@ from reward_fns.shapes import (
     value_side,
     without_shared_name,
 )
-from reward_fns.units import Quantity, same_unit, settled, split_unit
+from reward_fns.units import Quantity, match_units, same_unit, split_unit
 
 Question = str
 """What algebra is asked of two texts: "equal" expressions, one "relation", one "set", or whether a value "rounds" to a
@@ -316,7 +316,7 @@ class _Comparison:
         noted = self._same_notation(gold, pred)
         if noted is not None:
             return noted
-        a, b = settled(split_unit(gold), split_unit(pred))
+        a, b = match_units(split_unit(gold), split_unit(pred))
         if not same_unit(a, b):
             return False
         x, y = a.number(), b.number()

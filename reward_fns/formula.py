@@ -113,21 +113,21 @@ class _Parser:
     def _is(self, *texts: str) -> bool:
         return self.token[0] in ("sign", "command") and self.token[1] in texts
 
-    def _take(self, *texts: str) -> bool:
+    def _accept(self, *texts: str) -> bool:
         present = self._is(*texts)
         self._place += present
         return present
 
-    def _need(self, text: str) -> None:
-        if not self._take(text):
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
             raise Unreadable(f"{text} is missing")
 
     def expression(self) -> Tree:
         """A sum of terms, or TeX's `n \\choose k` and `a \\over b`."""
         tree = self._sum()
-        if self._take(r"\choose"):
+        if self._accept(r"\choose"):
             return ("binomial", tree, self._sum())
-        return ("divide", tree, self._sum()) if self._take(r"\over") else tree
+        return ("divide", tree, self._sum()) if self._accept(r"\over") else tree
 
     def _sum(self) -> Tree:
         terms = [self._signed(self._term)]
@@ -153,9 +153,9 @@ class _Parser:
     def _term(self) -> Tree:
         tree = self._factor()
         while True:
-            if self._take("*", r"\cdot", r"\times", r"\ast"):
+            if self._accept("*", r"\cdot", r"\times", r"\ast"):
                 tree = ("multiply", tree, self._signed(self._factor))
-            elif self._take("/", r"\div"):
+            elif self._accept("/", r"\div"):
                 tree = ("divide", tree, self._signed(self._factor))
             elif self._starts_factor():
                 tree = ("multiply", tree, self._factor())
@@ -181,9 +181,9 @@ class _Parser:
         if tree[0] == "symbol":
             tree = self._value_at(tree)
         while True:
-            if self._take("^"):
+            if self._accept("^"):
                 tree = ("power", tree, self._exponent())
-            elif self._take("!"):
+            elif self._accept("!"):
                 if self._is("!"):
                     raise Unreadable("a double factorial")
                 tree = ("factorial", tree)
@@ -217,10 +217,10 @@ class _Parser:
         return self._base()
 
     def _group(self, opening: str = "{", closing: str = "}") -> Tree:
-        self._need(opening)
+        self._expect(opening)
         bars, self._bars = self._bars, 0
         tree = self.expression()
-        self._need(closing)
+        self._expect(closing)
         self._bars = bars
         return tree
 
@@ -250,7 +250,7 @@ class _Parser:
             self._bars += 1
             tree = self.expression()
             self._bars -= 1
-            self._need("|")
+            self._expect("|")
             return ("abs", tree)
         raise Unreadable("the text ends too early" if self.token == _END else f"{text!r} starts nothing")
 
@@ -270,7 +270,7 @@ class _Parser:
         return ("number", whole)
 
     def _letter(self, letter: str) -> Tree:
-        if self._take("_"):
+        if self._accept("_"):
             return ("symbol", f"{letter}_{self._subscript()}")
         if letter in self._indices:
             return ("symbol", f"#{self._indices.index(letter)}")
@@ -283,7 +283,7 @@ class _Parser:
         return ("symbol", letter)
 
     def _subscript(self) -> str:
-        if not self._take("{"):
+        if not self._accept("{"):
             kind, text = self.token
             if kind not in ("letter", "number", "command", "mark"):
                 raise Unreadable("an empty subscript")
@@ -292,7 +292,7 @@ class _Parser:
             self._place += 1
             return text
         parts: list[str] = []
-        while not self._take("}"):
+        while not self._accept("}"):
             if self.token == _END or self.token[1] == "{" or len(parts) > 8:
                 raise Unreadable("a subscript that is no name")
             parts.append(self.token[1])
@@ -322,15 +322,15 @@ class _Parser:
         if name == "pi":
             return ("pi",)
         if name in _GREEK:
-            return ("symbol", f"\\{name}_{self._subscript()}" if self._take("_") else f"\\{name}")
+            return ("symbol", f"\\{name}_{self._subscript()}" if self._accept("_") else f"\\{name}")
         if name in _ACCENTS:
             return self._accented(name)
         if name in ("lfloor", "lceil"):
             tree = self.expression()
-            self._need("\\r" + name[1:])
+            self._expect("\\r" + name[1:])
             return ("floor" if name == "lfloor" else "ceiling", tree)
         if name in ("log", "lg"):
-            return self._applied("log", self._group_or_single() if self._take("_") else ("number", Fraction(10)))
+            return self._applied("log", self._group_or_single() if self._accept("_") else ("number", Fraction(10)))
         if name in FUNCTIONS:
             return self._applied(name)
         if name in ("gcd", "lcm"):
@@ -341,25 +341,25 @@ class _Parser:
 
     def _arguments(self) -> list[Tree]:
         """Expressions in brackets, parted by commas."""
-        self._need("(")
+        self._expect("(")
         arguments = [self.expression()]
-        while self._take(","):
+        while self._accept(","):
             arguments.append(self.expression())
-        self._need(")")
+        self._expect(")")
         return arguments
 
     def _series(self, name: str) -> Tree:
         """A finite sum or product `\\sum_{i=1}^{n} term`; the index is renamed, so that its letter does not matter."""
-        self._need("_")
-        self._need("{")
+        self._expect("_")
+        self._expect("{")
         kind, index = self.token
         if kind != "letter":
             raise Unreadable("a sum without an index")
         self._place += 1
-        self._need("=")
+        self._expect("=")
         low = self.expression()
-        self._need("}")
-        self._need("^")
+        self._expect("}")
+        self._expect("^")
         high = self._group_or_single()
         self._indices.append(index)
         term = self._term()
@@ -367,16 +367,16 @@ class _Parser:
         return (name, low, high, term, f"#{len(self._indices)}")
 
     def _accented(self, name: str) -> Tree:
-        braces = self._take("{")
+        braces = self._accept("{")
         kind, text = self.token
         if kind != "letter" and not (kind == "mark" and len(text) == 1):
             raise Unreadable("an accent on more than a letter")
         self._place += 1
         if braces:
-            self._need("}")
+            self._expect("}")
         # A unit vector is written with a hat, an arrow or in bold.
         accent = "vec" if name == "hat" and text in "ijk" else name
-        return ("symbol", f"{accent} {text}" + (f"_{self._subscript()}" if self._take("_") else ""))
+        return ("symbol", f"{accent} {text}" + (f"_{self._subscript()}" if self._accept("_") else ""))
 
     def _group_or_single(self) -> Tree:
         return self._group() if self._is("{") else self._single()
@@ -391,7 +391,7 @@ class _Parser:
 
     def _applied(self, name: str, *more: Tree) -> Tree:
         """A function with what it is applied to: a bracket, or the factors that follow."""
-        exponent = self._exponent() if self._take("^") else None
+        exponent = self._exponent() if self._accept("^") else None
         if exponent == ("number", Fraction(-1)) and name in _TRIGONOMETRIC:
             name, exponent = "arc" + name, None
         argument = self._argument()

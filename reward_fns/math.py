@@ -201,7 +201,7 @@ def score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], **option
         ResultError: every response is the bare answer of a solution given as its gold, so the two look swapped.
         ValueError: the two sequences differ in length.
     """
-    if responses and all(_look_swapped(r, g) for r, g in zip(responses, ground_truths, strict=True)):
+    if responses and all(_is_swapped(r, g) for r, g in zip(responses, ground_truths, strict=True)):
         raise ResultError("responses and gold answers look swapped: the order is score(response, ground_truth)")
     return _score_batch(responses, ground_truths, read_options(options))
 
@@ -222,7 +222,7 @@ def _score_batch(responses: Sequence[Any], ground_truths: Sequence[Any], setting
     return [results[place] for place in range(len(judgements))]
 
 
-def _look_swapped(response: Any, ground_truth: Any) -> bool:
+def _is_swapped(response: Any, ground_truth: Any) -> bool:
     if not isinstance(response, str) or not isinstance(ground_truth, str) or len(response) > len(ground_truth) // 2:
         return False
     if after_thinking(response) != response:

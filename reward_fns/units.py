@@ -106,7 +106,7 @@ class Quantity:
         return Numeral(numeral.value * self.scale)
 
 
-def settled(a: Quantity, b: Quantity) -> tuple[Quantity, Quantity]:
+def match_units(a: Quantity, b: Quantity) -> tuple[Quantity, Quantity]:
     """Two quantities, with letters that could be variables taken for a unit only where the other side names the same.
 
     `10m` is ten metres beside `10\\text{ m}`; beside `10`, or beside `10m`, it is a product.

@@ -52,7 +52,7 @@ GroupHook = Callable[[Sequence[Group]], Mapping[str, float] | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settlement:
+class ScoredRows:
     """What is left of a step: keys to keep and to drop, rewards of the kept ones and those a hook changed, metrics."""
 
     kept: list[str]
@@ -81,14 +81,14 @@ def session_of(key: str) -> tuple[int, int]:
     return int(session), int(index)
 
 
-def settle(
+def drop_unscored(
     groups: Sequence[Group],
     budget: FailureBudget | RunningBudget,
     *,
     expected: int,
     min_group: int,
     grouped: bool = True,
-) -> Settlement:
+) -> ScoredRows:
     """Decide which responses train, after the hook.
 
     A response without a Score leaves. A group that lost members, to skips or to sessions that never came back, and has
@@ -128,4 +128,4 @@ def settle(
     metrics["groups/dropped_too_small"] = float(causes["too_small"])
     metrics["groups/dropped_by_hook"] = float(causes["hook"])
     metrics["groups/rows_trained"] = float(len(kept))
-    return Settlement(kept, dropped, rewards, changed, metrics)
+    return ScoredRows(kept, dropped, rewards, changed, metrics)

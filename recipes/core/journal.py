@@ -54,7 +54,7 @@ class Journal:
             except BlockingIOError as error:
                 raise JournalError(f"{path} is being written by another process: wait for it or end it") from error
             self._cut_torn_line()
-            self._take_stock()
+            self._read_keys()
             if settings is not None:
                 self._check_settings(json.loads(json.dumps(dict(settings))))
         except BaseException:
@@ -108,7 +108,7 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
-    def _take_stock(self) -> None:
+    def _read_keys(self) -> None:
         self._keys: set[str] = set()
         self._count = 0
         for record in self.records():

@@ -20,10 +20,10 @@ def unusable() -> str | None:
     driver = nvidia_driver()
     if driver is None:
         return None
-    return f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: {why_unusable()}"
+    return f"this machine has NVIDIA devices ({driver}) and torch {torch.__version__} cannot use them: {cuda_problem()}"
 
 
-def why_unusable() -> str:
+def cuda_problem() -> str:
     """Why torch cannot use them, in its own words where it has any."""
     import torch
 

@@ -37,10 +37,10 @@ def _prepared(path: str, name: str) -> Callable:
         return load_function(path, name)
 
 
-def why_not_loaded(path: str, name: str) -> str:
-    """Why the function cannot be loaded under the limits of this process, "" where it can."""
+def load_problem(path: str, name: str) -> str | None:
+    """Why the function cannot be loaded under the limits of this process, None where it can."""
     loaded = _prepared_or_skip(path, name)
-    return loaded.reason if isinstance(loaded, Skip) else ""
+    return loaded.reason if isinstance(loaded, Skip) else None
 
 
 def _prepared_or_skip(path: str, name: str) -> Callable | Skip:

@@ -73,7 +73,7 @@ class Follower:
         self.last: Samples | None = None
         self.strikes = 0
 
-    def see(self, leader_moved: int, samples: Samples) -> bool:
+    def update(self, leader_moved: int, samples: Samples) -> bool:
         """Take the samples of a sync.
 
         Args:
@@ -102,7 +102,7 @@ class DifferenceWatch:
         self.first: float | None = None
         self.strikes = 0
 
-    def see(self, value: float) -> bool:
+    def update(self, value: float) -> bool:
         """Take the value of a step; False when the last ``PATIENCE`` were too high."""
         if value != value:
             return True  # no trained token
@@ -220,7 +220,7 @@ def _claim(adapter, sent: dict) -> dict[str, Any]:
     trained_moved = moved(adapter.last_trained, trained, precision) if trained else 0
     if trained:
         adapter.last_trained = trained
-    if not adapter.sync_follower.see(trained_moved, sent):
+    if not adapter.sync_follower.update(trained_moved, sent):
         raise StaleRollout(
             f"the actor's parameters moved ({trained_moved} sampled elements), but what was sent to the rollout engine "
             f"is the same for the {adapter.sync_follower.strikes}. time: it samples from an old policy. With adapters, "
@@ -272,7 +272,7 @@ def verify(worker, expected: dict[str, Any]) -> None:
         )
     if not hasattr(worker, "verl_duets_follower"):
         worker.verl_duets_follower = Follower()
-    if not worker.verl_duets_follower.see(expected["moved"], held):
+    if not worker.verl_duets_follower.update(expected["moved"], held):
         raise StaleRollout(
             f"new weights arrived ({expected['moved']} sampled elements differ from the last ones), but the rollout "
             f"engine's own parameters have not changed for the {worker.verl_duets_follower.strikes}. time: it samples "
@@ -305,20 +305,20 @@ def watch_difference(module) -> None:
     def _compute_old_log_prob(self, batch, metrics):
         batch = upstream(self, batch, metrics)
         if METRIC in metrics:
-            _see_difference(self, float(metrics[METRIC]))
+            _check_difference(self, float(metrics[METRIC]))
         return batch
 
     trainer._compute_old_log_prob = _compute_old_log_prob
 
 
-def _see_difference(trainer, value: float) -> None:
+def _check_difference(trainer, value: float) -> None:
     rollout = trainer.config.actor_rollout_ref.rollout
     if not hasattr(trainer, "verl_duets_difference"):
         truncated = rollout.top_p < 1 or rollout.top_k > 0
         limit = difference_limit(str(rollout.dtype), bool(rollout.get("quantization")), truncated)
         trainer.verl_duets_difference = DifferenceWatch(limit)
     watch = trainer.verl_duets_difference
-    if not watch.see(value):
+    if not watch.update(value):
         raise StaleRollout(
             f"rollout and actor disagree about the responses' tokens: the mean difference of their probabilities is "
             f"{value:.2g} (first step {watch.first:.2g}, limit {watch.limit:.2g}), {watch.strikes} steps in a row: "

@@ -2,7 +2,7 @@
 
 Registered as ``grouped`` for recipes that need no trainer of their own. What it adds to a step, in order:
 
-1. After rollouts and rewards, before log-probs and advantages, :meth:`DuetTrainer.settle_groups` reads each response's
+1. After rollouts and rewards, before log-probs and advantages, :meth:`DuetTrainer.select_trained` reads each response's
    verdict, lets the hook named by ``algorithm.group_hook`` (``path``, ``name``) write rewards or take responses and
    groups out, ends the run when too much could not be judged, and removes what was skipped.
 2. A recipe's own state and the step's metrics go into the checkpoint before verl names it as the latest.
@@ -26,7 +26,7 @@ from verl.utils.import_utils import load_extern_object
 
 from recipes.core import data_plane, state
 from recipes.core.data_plane import KVBatchMeta
-from recipes.core.groups import Group, Sample, group_by_prompt, settle
+from recipes.core.groups import Group, Sample, drop_unscored, group_by_prompt
 from recipes.core.journal import Journal
 from recipes.core.requests import Requests, requests_of_this_run
 from recipes.core.reward_faults import BLOCK, RewardFaults
@@ -40,7 +40,7 @@ FIELDS = ("responses", "rm_scores", "extra_fields", "reward_model", "data_source
 
 
 class DuetTrainer(PPOTrainerSync):
-    """``PPOTrainerSync`` with groups settled before anything is computed from their rewards, and a run that listens.
+    """``PPOTrainerSync`` that drops unscored responses before anything is computed of them, and a run that listens.
 
     Attributes:
         group_relative: whether advantages compare the responses to one prompt, so that a group needs several of them.
@@ -71,10 +71,10 @@ class DuetTrainer(PPOTrainerSync):
     # ------------------------------------------------------------------------------------------------ rewards
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
-        batch = self.settle_groups(batch, metrics)
+        batch = self.select_trained(batch, metrics)
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
-    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def select_trained(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Apply the hook and the failure budget; return the responses to train on.
 
         Raises:
@@ -85,19 +85,19 @@ class DuetTrainer(PPOTrainerSync):
             metrics.update(self.group_hook(groups) or {})
         n = self.config.actor_rollout_ref.rollout.n
         expected = self.config.data.train_batch_size * n // self.parameter_sync_step
-        settlement = settle(
+        scored = drop_unscored(
             groups,
             self.budget,
             expected=expected,
             min_group=min(self.reward_faults.min_group, n),
             grouped=self.group_relative and n > 1,
         )
-        metrics.update(settlement.metrics)
-        data_plane.write_rewards(batch, settlement.changed)
-        if not settlement.dropped:
+        metrics.update(scored.metrics)
+        data_plane.write_rewards(batch, scored.changed)
+        if not scored.dropped:
             return batch
-        data_plane.clear(batch.partition_id, settlement.dropped)
-        return data_plane.select(batch, settlement.rewards)
+        data_plane.clear(batch.partition_id, scored.dropped)
+        return data_plane.select(batch, scored.rewards)
 
     def read_groups(self, batch: KVBatchMeta) -> list[Group]:
         """Read the batch as groups of decoded responses with their verdicts; a reward without one counts as a Score."""

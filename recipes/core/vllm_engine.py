@@ -172,7 +172,7 @@ class Gathered:
             futures = {id(request): future for request, future in batch}
 
             def on_done(request: Request, found: Any, futures: dict[int, asyncio.Future] = futures) -> None:
-                loop.call_soon_threadsafe(_settle, futures[id(request)], found)
+                loop.call_soon_threadsafe(_resolve, futures[id(request)], found)
 
             try:
                 requests = [request for request, _ in batch]
@@ -180,10 +180,10 @@ class Gathered:
             except Exception as error:
                 # Raised in every task that waits for this batch; the next batch may succeed.
                 for _, future in batch:
-                    _settle(future, error)
+                    _resolve(future, error)
 
 
-def _settle(future: asyncio.Future, answer: Any) -> None:
+def _resolve(future: asyncio.Future, answer: Any) -> None:
     if future.done():
         return
     if isinstance(answer, BaseException):

@@ -50,7 +50,7 @@ def check_one_turn(config) -> None:
     require_off(config, "actor_rollout_ref.rollout.multi_turn.enable", why="the recipes write one turn")
 
 
-def keep_reward_model_awake(config) -> None:
+def disable_reward_model_sleep(config) -> None:
     """Let a reward model in a pool of its own keep its memory.
 
     verl puts it to sleep at the start and wakes it only where it shares the policy's devices: a run would wait for its
@@ -124,7 +124,7 @@ def _load_within_limits(reward, faults) -> None:
     if not path or not faults.isolates(path, load_extern_object(path, name), reward.reward_model.enable):
         return
     with Pool(1, faults.time_limit, faults.memory_limit, preload=()) as pool:
-        ended = pool.run("recipes.core.reward_call:why_not_loaded", path, name)
+        ended = pool.run("recipes.core.reward_call:load_problem", path, name)
     reason = ended.value if ended.kind is Kind.DONE else f"{ended.kind}: {ended.detail or 'the limit was reached'}"
     if reason:
         raise ConfigError(

@@ -71,11 +71,11 @@ def _started_on_this_host() -> str | None:
     address = find_bootstrap_address(None)
     if not address or not _answers(address):
         return None
-    _take_the_token_of_this_host()
+    _enable_token_auth()
     return address
 
 
-def _take_the_token_of_this_host() -> None:
+def _enable_token_auth() -> None:
     """Newer Rays protect a cluster with a token, and read it by themselves only where they find the cluster."""
     try:
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available

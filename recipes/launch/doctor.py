@@ -78,7 +78,7 @@ def quick_findings() -> Iterator[Finding]:
             yield Finding("packages", name, OK, str(places[0]))
     if problem := compat.trl_problem():
         yield Finding("packages", "trl", FAILURE, problem)
-    if reason := plugin.why_verl_does_not_load_us():
+    if reason := plugin.plugin_problem():
         yield Finding("plug-in", plugin.ENTRY_POINT, FAILURE, reason, "until it loads, verl knows none of our names")
     points = {point.name for point in importlib.metadata.entry_points(group="vllm.general_plugins")}
     allowed = os.environ.get("VLLM_PLUGINS")
@@ -127,7 +127,7 @@ def lost_rows(rows: Iterable[Row] = TABLE) -> dict[Row, str]:
 
 def _row_problem(row: Row) -> str | None:
     try:
-        if reason := plugin.why_verl_does_not_load_us():
+        if reason := plugin.plugin_problem():
             return reason
         with vllm_known_by_either_name():
             registry = importlib.import_module(KINDS[row.kind].module)

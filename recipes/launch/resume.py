@@ -20,8 +20,8 @@ TRACKER = "latest_checkpointed_iteration.txt"
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
 
 
-def what_is_missing(folder: Path, state_file: str | None = None, per_node: int | None = None) -> str:
-    """What keeps a step folder from being a complete checkpoint, "" for one that is.
+def checkpoint_problem(folder: Path, state_file: str | None = None, per_node: int | None = None) -> str | None:
+    """What keeps a step folder from being a complete checkpoint, None for one that is.
 
     It needs what verl writes last (the dataloader state), every rank's model, an end in each of verl's files (a zip
     archive has its directory there, which a cut takes away), and the whole of the recipe's own state.
@@ -47,7 +47,7 @@ def what_is_missing(folder: Path, state_file: str | None = None, per_node: int |
     for path in (folder / "data.pt", *folder.glob("*/*.pt")):
         if not zipfile.is_zipfile(path):
             return f"{path.relative_to(folder)} is damaged or cut"
-    return ""
+    return None
 
 
 def _whole(ranks: set[int], world: int, per_node: int | None) -> bool:
@@ -88,7 +88,7 @@ def check_shards(folder: Path, world: int, rank: int | None) -> None:
 
 def is_complete(folder: Path, state_file: str | None = None, per_node: int | None = None) -> bool:
     """Whether nothing is missing from a step folder."""
-    return not what_is_missing(folder, state_file, per_node)
+    return not checkpoint_problem(folder, state_file, per_node)
 
 
 def complete_steps(directory: Path, state_file: str | None = None, per_node: int | None = None) -> list[int]:
@@ -105,7 +105,7 @@ def resume_step(directory: Path, state_file: str | None = None, per_node: int | 
     Args:
         directory: where the run keeps its checkpoints.
         state_file: the name of the recipe's own state in a step folder, None for a recipe without.
-        per_node: as `what_is_missing` takes it.
+        per_node: as `checkpoint_problem` takes it.
 
     Raises:
         CheckpointError: step folders exist, the tracker names none of them and none is complete.
@@ -118,7 +118,7 @@ def resume_step(directory: Path, state_file: str | None = None, per_node: int | 
     if named is None and not steps:
         return 0, None
     folder = directory / f"global_step_{named}"
-    reason = f" ({what_is_missing(folder, state_file, per_node)})" if folder.is_dir() else ""
+    reason = f" ({checkpoint_problem(folder, state_file, per_node)})" if folder.is_dir() else ""
     if not steps:
         raise CheckpointError(
             f"{tracker} says {named!r}, and {directory} holds no complete checkpoint{reason}: "

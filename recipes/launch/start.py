@@ -143,7 +143,7 @@ def _checked(recipe: Recipe, overrides: list[str], dry_run: bool) -> tuple[Any, 
     _check_method(recipe, config)
     checks.check_platform(config, device)
     checks.check_one_turn(config)
-    checks.keep_reward_model_awake(config)
+    checks.disable_reward_model_sleep(config)
     checks.fall_back_to_sdpa(config, device)
     adapter_checks.check_adapters(config)
     checks.check_loggers(config.trainer.logger)
@@ -246,7 +246,7 @@ def _run(recipe: Recipe, config, device: str, address: str | None) -> int:
     else:
         cluster.check_machine(config, device, more_devices)
     if "wandb" in _loggers(config):
-        wandb_run.keep_run_id(checkpoints, step)
+        wandb_run.store_run_id(checkpoints, step)
     run = leftovers.begin_run()
     cluster.scale(config.actor_rollout_ref.model.path)
     # What the driver's environment decides (oc.env) must not be read again from a worker's.

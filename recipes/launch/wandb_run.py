@@ -15,7 +15,7 @@ SERVICE = "wandb-core"
 """The program that sends what was logged, a child of the process that logs."""
 
 
-def keep_run_id(directory: Path, step: int) -> str:
+def store_run_id(directory: Path, step: int) -> str:
     """Name the wandb run of this process and of every worker that inherits its environment.
 
     A run that resumes goes on with the id it had; one that starts over gets a new one. `WANDB_RUN_ID` and

@@ -47,7 +47,7 @@ class KnowledgeBase:
         """Load and filter by length. Raises FileNotFoundError or ValueError with what was found and what to do."""
         documents = load_documents(settings.path, split=settings.split, text_column=settings.text_column)
         if settings.max_tokens is not None:
-            documents = keep_short(documents, tokenizer, settings.max_tokens)
+            documents = drop_long_documents(documents, tokenizer, settings.max_tokens)
         return cls(documents, settings.seed)
 
 
@@ -128,10 +128,10 @@ def check_knowledge(settings: KnowledgeSettings, tokenizer: Any) -> None:
     for batch in _batches(documents):
         if any(len(ids) <= settings.max_tokens for ids in tokenizer(batch, add_special_tokens=False)["input_ids"]):
             return
-    keep_short(documents, tokenizer, settings.max_tokens)
+    drop_long_documents(documents, tokenizer, settings.max_tokens)
 
 
-def keep_short(documents: Sequence[str], tokenizer: Any, max_tokens: int) -> list[str]:
+def drop_long_documents(documents: Sequence[str], tokenizer: Any, max_tokens: int) -> list[str]:
     """Keep documents of at most ``max_tokens`` tokens without special ones. Raises ValueError if none is left."""
     kept, shortest = [], None
     for batch in _batches(documents):

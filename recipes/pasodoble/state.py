@@ -34,14 +34,14 @@ class QuestionBuffer:
             raise ValueError(f"a buffered question needs a text and an answer, got {question!r} and {answer!r}")
         self._questions.append(BufferedQuestion(question, answer, float(pass_rate)))
 
-    def take(self, count: int) -> list[BufferedQuestion]:
+    def draw(self, count: int) -> list[BufferedQuestion]:
         """The next ``count`` questions, repeating in a circle if there are fewer; none from an empty buffer."""
-        taken = []
+        drawn = []
         for _ in range(count if self._questions else 0):
-            taken.append(self._questions[self.cursor])
+            drawn.append(self._questions[self.cursor])
             # wraps at once, as in the original: a question appended later waits for the next turn
             self.cursor = (self.cursor + 1) % len(self._questions)
-        return taken
+        return drawn
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-ready state."""
@@ -70,7 +70,7 @@ class GameState:
         self.documents_drawn = 0
         self.updates = {"proposer": 0, "solver": 0}
 
-    def take_documents(self, count: int) -> range:
+    def draw_documents(self, count: int) -> range:
         """Indices of the next ``count`` draws."""
         first, self.documents_drawn = self.documents_drawn, self.documents_drawn + count
         return range(first, first + count)

@@ -80,8 +80,8 @@ class PasoDobleTrainer(TwoPlayerTrainer):
     def on_step_end(self):
         self.hear_requests()
 
-    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Return the batch as it is: a round settles its own groups."""
+    def select_trained(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Return the batch as it is: a round drops its own groups."""
         return batch
 
     def on_validate_begin(self):
@@ -174,7 +174,7 @@ class OfflineTrainer(PasoDobleTrainer):
         return self.learn_proposer(proposals, rounds, scored, timing_raw)
 
     def _solver_try(self, metrics: dict, timing_raw: dict) -> bool:
-        questions = self.state.buffer.take(self.settings.offline.questions_per_update)
+        questions = self.state.buffer.draw(self.settings.offline.questions_per_update)
         uids = [uuid.uuid4().hex for _ in questions]
         with marked_timer("solve", timing_raw):
             answers = self._solve(uids, [q.question for q in questions], [q.answer for q in questions])

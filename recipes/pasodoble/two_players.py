@@ -120,7 +120,7 @@ class TwoPlayerTrainer(RoleTrainer, DuetTrainer):
     def _propose(self) -> tuple[KVBatchMeta, list[Round]]:
         prompts = [
             self.settings.prompts.for_proposer(self.base.draw(index) if self.base else None)
-            for index in self.state.take_documents(self.settings.rounds_per_step)
+            for index in self.state.draw_documents(self.settings.rounds_per_step)
         ]
         uids = [uuid.uuid4().hex for _ in prompts]
         batch = self.proposer.generate(self._rows(uids, prompts, "pasodoble_proposer"))

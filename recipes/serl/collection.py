@@ -42,14 +42,14 @@ class Round:
         groups: whole groups.
         unusable: instructions whose group cannot be used, each with the reason.
         rows: the responses, wherever they lie.
-        settled: whether at least one group is left to train on; `rows` are those of the groups left, else all.
+        trainable: whether at least one group is left to train on; `rows` are those of the groups left, else all.
         metrics: counts of the round.
     """
 
     groups: list[Group]
     unusable: list[tuple[Instruction, str]] = field(default_factory=list)
     rows: Any = None
-    settled: bool = True
+    trainable: bool = True
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -122,7 +122,7 @@ def collect(
             too_extreme = judge_difficulty(group.agreement, low=bounds[0], high=bounds[1])
             if too_extreme is None:
                 survivors.append(group)
-                source.keep([group.instruction])
+                source.add_few_shot([group.instruction])
             else:
                 _write_group(journal, "filtered_data", step, group, reason=too_extreme)
     n_trained = min(target, len(survivors))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from recipes.core import groups as responses
-from recipes.core.groups import GroupHook, Settlement, settle
+from recipes.core.groups import GroupHook, ScoredRows, drop_unscored
 from recipes.serl.collection import Group, Round
 from recipes.serl.pool import Instruction
 from recipes.serl.reward import NO_GOLD
@@ -23,7 +23,7 @@ def judge_by_vote(
     *,
     n: int,
     on_vote: Callable[[Vote], object] = lambda vote: None,
-) -> tuple[Round, Settlement]:
+) -> tuple[Round, ScoredRows]:
     """Vote on every group that has all its `n` responses; `instructions` are the prompts of the round by uid.
 
     The vote replaces whatever the reward function said. Where it knew a gold answer (labelled rows of a dataset), its
@@ -37,7 +37,7 @@ def judge_by_vote(
     for uid, instruction in instructions.items():
         group = groups_by_uid.get(uid)
         if group is None or len(group.samples) < n:
-            _leave(judged, instruction, group, "incomplete_group")
+            _drop(judged, instruction, group, "incomplete_group")
             continue
         vote = vote_on_group(
             group, convention=settings.convention, ties=settings.ties, question_in_text=settings.question_in_text
@@ -45,31 +45,31 @@ def judge_by_vote(
         if vote is not None:
             on_vote(vote)
         if vote is None or vote.winner is None:
-            _leave(judged, instruction, group, group.drop or "")
+            _drop(judged, instruction, group, group.drop or "")
             continue
         label = _label(group.samples[vote.winner].judged) if instruction.origin == "dataset" else None
         # The original's rule votes on whole texts; only the default one reads an answer out of them.
         answer = vote.answers[vote.winner] if settings.convention == "default" else None
         # The winner's own row counts under the original's rule, whose equality is not transitive.
         judged.groups.append(Group(instruction, sum(vote.rewards) / n, vote.entropy, label, answer, handle=uid))
-    settlement = _settle(groups, budget, expected=len(instructions) * n, min_group=n)
-    return judged, first_responses(settlement, settings.trained_of(n))
+    scored = _select(groups, budget, expected=len(instructions) * n, min_group=n)
+    return judged, first_responses(scored, settings.trained_of(n))
 
 
-def first_responses(settlement: Settlement, number: int) -> Settlement:
+def first_responses(scored: ScoredRows, number: int) -> ScoredRows:
     """Keep the first `number` responses of each prompt, in the order of their sessions; the others are dropped."""
     seen: Counter[str] = Counter()
     surplus = set()
-    for key in sorted(settlement.kept, key=responses.session_of):
+    for key in sorted(scored.kept, key=responses.session_of):
         seen[responses.uid_of(key)] += 1
         if seen[responses.uid_of(key)] > number:
             surplus.add(key)
     return replace(
-        settlement,
-        kept=[key for key in settlement.kept if key not in surplus],
-        dropped=[*settlement.dropped, *(key for key in settlement.kept if key in surplus)],
-        rewards={key: reward for key, reward in settlement.rewards.items() if key not in surplus},
-        changed={key: reward for key, reward in settlement.changed.items() if key not in surplus},
+        scored,
+        kept=[key for key in scored.kept if key not in surplus],
+        dropped=[*scored.dropped, *(key for key in scored.kept if key in surplus)],
+        rewards={key: reward for key, reward in scored.rewards.items() if key not in surplus},
+        changed={key: reward for key, reward in scored.changed.items() if key not in surplus},
     )
 
 
@@ -81,7 +81,7 @@ def judge_by_label(
     *,
     n: int,
     min_group: int,
-) -> tuple[Round, Settlement]:
+) -> tuple[Round, ScoredRows]:
     """Take the rewards as they are, after `hook`; a response without a Score, or without gold answer, leaves its group.
 
     Agreement is the mean reward of those that stay.
@@ -94,16 +94,16 @@ def judge_by_label(
             sample.result = Skip("gold_missing")
     if hook is not None:
         hook(groups)
-    settlement = _settle(groups, budget, expected=len(instructions) * n, min_group=min(min_group, n))
+    scored = _select(groups, budget, expected=len(instructions) * n, min_group=min(min_group, n))
     judged, groups_by_uid = Round([]), {group.uid: group for group in groups}
     for uid, instruction in instructions.items():
         group = groups_by_uid.get(uid)
-        rewards = [settlement.rewards[s.key] for s in group.samples if s.key in settlement.rewards] if group else []
+        rewards = [scored.rewards[s.key] for s in group.samples if s.key in scored.rewards] if group else []
         if rewards:
             judged.groups.append(Group(instruction, sum(rewards) / len(rewards), handle=uid))
         else:
             judged.unusable.append((instruction, (group and group.drop) or "incomplete_group"))
-    return judged, settlement
+    return judged, scored
 
 
 def labelled_samples(
@@ -125,7 +125,7 @@ def labelled_samples(
     )
 
 
-def _leave(judged: Round, instruction: Instruction, group: responses.Group | None, reason: str) -> None:
+def _drop(judged: Round, instruction: Instruction, group: responses.Group | None, reason: str) -> None:
     judged.unusable.append((instruction, reason))
     if group is not None:
         group.drop = reason
@@ -139,10 +139,10 @@ def _label(verdict: object) -> bool | None:
     return verdict.value > 0 if isinstance(verdict, Score) and not _lacks_gold(verdict) else None
 
 
-def _settle(groups: Sequence[responses.Group], budget: RunningBudget, *, expected: int, min_group: int) -> Settlement:
-    """`settle`, except that a round of which no group has a winner is no fault: the next one may have."""
+def _select(groups: Sequence[responses.Group], budget: RunningBudget, *, expected: int, min_group: int) -> ScoredRows:
+    """`drop_unscored`, except that a round of which no group has a winner is no fault: the next one may have."""
     if any(group.drop is None for group in groups):
-        return settle(groups, budget, expected=expected, min_group=min_group)
+        return drop_unscored(groups, budget, expected=expected, min_group=min_group)
     results = [sample.result for group in groups for sample in group.samples]
     budget.require([*results, *[Skip("session_failed")] * (expected - len(results))])
-    return Settlement([], [sample.key for group in groups for sample in group.samples], {}, {}, {})
+    return ScoredRows([], [sample.key for group in groups for sample in group.samples], {}, {}, {})

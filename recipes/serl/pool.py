@@ -172,27 +172,27 @@ class InstructionPool:
             similarity = self._accepted_index.max_rouge_l(text, floor=self.threshold)
         if similarity > self.threshold:
             return None, similarity
-        instruction = Instruction(idx=self._take_idx(), text=text)
+        instruction = Instruction(idx=self._new_idx(), text=text)
         self._pending.append(instruction)
         self._accepted.append(text)
         self._accepted_index.add(text)
         return instruction, 0.0
 
-    def take(self, n: int) -> list[Instruction]:
+    def pop(self, n: int) -> list[Instruction]:
         """Remove and return up to `n` pending instructions, oldest first."""
         taken = [self._pending.popleft() for _ in range(min(n, len(self._pending)))]
         if taken and self.scope == "pool":
             self._compare_with(instruction.text for instruction in self._pending)
         return taken
 
-    def take_seeds(self, n: int, *, step: int, taken: Iterable[str] = ()) -> list[Instruction]:
+    def draw_seeds(self, n: int, *, step: int, taken: Iterable[str] = ()) -> list[Instruction]:
         """Up to `n` seeds in an order that depends on the step, without those in `taken`, to answer as they are."""
         exclude = set(taken)
         order = [text for text in dict.fromkeys(self.seeds) if text not in exclude]
         random.Random(f"{self.rng_seed}/seed-prompts/{step}").shuffle(order)
-        return [Instruction(idx=self._take_idx(), text=text, origin="seed") for text in order[:n]]
+        return [Instruction(idx=self._new_idx(), text=text, origin="seed") for text in order[:n]]
 
-    def keep(self, texts: Iterable[str]) -> None:
+    def add_few_shot(self, texts: Iterable[str]) -> None:
         """Add instructions that passed the difficulty filter to the few-shot pool."""
         self.few_shot.extend(texts)
 
@@ -233,7 +233,7 @@ class InstructionPool:
         self._pending = deque(Instruction(**fields) for fields in state["pending"])
         self._compare_with(state["accepted"])
 
-    def _take_idx(self) -> int:
+    def _new_idx(self) -> int:
         self.next_idx += 1
         return self.next_idx - 1
 

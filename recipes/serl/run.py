@@ -161,7 +161,7 @@ class SerlRun(SplitRollout, DuetTrainer):
         self.skipped_steps = 0 if trained else self.skipped_steps + 1
         self.alarmed_steps = self.alarmed_steps + 1 if self.alarm_reason else 0
         metrics.update(vote_metrics(collection.groups, collection.trained))
-        metrics.update({f"serl/instructions/{name}": n for name, n in self.source.take_counts().items()})
+        metrics.update({f"serl/instructions/{name}": n for name, n in self.source.pop_counts().items()})
         metrics.update(
             {
                 "serl/rounds": collection.rounds,

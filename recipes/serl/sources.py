@@ -152,27 +152,27 @@ class SelfInstructSource:
             if len(self.pool) >= n:
                 break
             self._call(step)
-        taken = self.pool.take(n)
+        taken = self.pool.pop(n)
         if len(taken) < n:
             self.shortfall = (
                 f"{self.settings.max_generation_calls} generation calls gave {len(taken)} of {n} instructions"
             )
             if self.settings.fall_back_to_seeds:
-                seeds = self.pool.take_seeds(n - len(taken), step=step, taken=self._seeds_taken)
+                seeds = self.pool.draw_seeds(n - len(taken), step=step, taken=self._seeds_taken)
                 self._seeds_taken += [seed.text for seed in seeds]
                 self._counts["seeds_answered"] += len(seeds)
                 taken += seeds
         return taken
 
-    def keep(self, instructions: Sequence[Instruction]) -> None:
+    def add_few_shot(self, instructions: Sequence[Instruction]) -> None:
         """Make instructions that passed the difficulty filter few-shot examples; seeds already are."""
-        self.pool.keep(instruction.text for instruction in instructions if instruction.origin == "generated")
+        self.pool.add_few_shot(instruction.text for instruction in instructions if instruction.origin == "generated")
 
     def end_step(self) -> list[Instruction]:
         """Close the step and return the instructions that expire unanswered."""
         return self.pool.end_step(carry_pending=self.settings.carry_pending)
 
-    def take_counts(self) -> dict[str, float]:
+    def pop_counts(self) -> dict[str, float]:
         """Counters since the last call of this method."""
         counts, self._counts = self._counts, Counter()
         return {name: n for name, n in counts.items() if n}
@@ -270,14 +270,14 @@ class DatasetSource:
         self._position = end
         return [Instruction(row, self.questions[row], "dataset", self.before[row]) for row in rows]
 
-    def keep(self, instructions: Sequence[Instruction]) -> None:
+    def add_few_shot(self, instructions: Sequence[Instruction]) -> None:
         """Do nothing: rows of a dataset are no few-shot examples."""
 
     def end_step(self) -> list[Instruction]:
         """Return nothing: no row waits between steps."""
         return []
 
-    def take_counts(self) -> dict[str, float]:
+    def pop_counts(self) -> dict[str, float]:
         """Epochs begun."""
         return {"epoch": self._position / len(self.questions)}
 

@@ -71,7 +71,7 @@ class SerlTrainer(SerlRun):
 
     A step collects groups until `data.train_batch_size` prompts survive the difficulty filter, computes advantages,
     and updates the actor on the survivors. Rollouts, log-probs, updates, validation and checkpoints are verl's own;
-    groups are settled round by round, as they come back.
+    groups are judged round by round, as they come back.
     """
 
     def _init_dataloader(self) -> None:
@@ -173,31 +173,29 @@ class SerlTrainer(SerlRun):
         """
         groups, n = self.read_groups(batch), self.config.actor_rollout_ref.rollout.n
         if self.settings.variant == "ground_truth":
-            judged, settlement = judge_by_label(
+            judged, scored = judge_by_label(
                 groups, by_uid, self.group_hook, self.budget, n=n, min_group=self.reward_faults.min_group
             )
         else:
-            judged, settlement = judge_by_vote(
-                groups, by_uid, self.settings.vote, self.budget, n=n, on_vote=self._watch
-            )
-        data_plane.write_rewards(batch, settlement.changed)
-        kept = settlement.kept
+            judged, scored = judge_by_vote(groups, by_uid, self.settings.vote, self.budget, n=n, on_vote=self._watch)
+        data_plane.write_rewards(batch, scored.changed)
+        kept = scored.kept
         if kept:
-            data_plane.clear(TRAIN, settlement.dropped)
+            data_plane.clear(TRAIN, scored.dropped)
         faults = ("reward_faults/score/", "reward_faults/skip/")
         return replace(
             judged,
             rows=data_plane.select(batch, kept) if kept else batch,
-            settled=bool(kept),
+            trainable=bool(kept),
             metrics=judged.metrics
-            | {name: number for name, number in settlement.metrics.items() if name.startswith(faults)},
+            | {name: number for name, number in scored.metrics.items() if name.startswith(faults)},
         )
 
     def _watch(self, vote: Vote) -> None:
         self.alarm_reason = self.alarm.observe(vote)
 
-    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Return the batch as it is: its groups were settled round by round."""
+    def select_trained(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Return the batch as it is: its groups were judged round by round."""
         return batch
 
     def _row(self, instruction: Instruction) -> dict:
@@ -207,12 +205,12 @@ class SerlTrainer(SerlRun):
 
     def _train(self, collection: Collection, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Update on the survivors of a collection; returns the rows of which verl's metrics are made."""
-        rounds = [answered.rows for answered in collection.answered if answered.settled]
-        unsettled = [answered.rows for answered in collection.answered if not answered.settled and len(answered.rows)]
+        rounds = [answered.rows for answered in collection.answered if answered.trainable]
+        spare = [answered.rows for answered in collection.answered if len(answered.rows) and not answered.trainable]
         if not rounds:
             # Nothing to train on, but verl's metrics need rows.
-            rounds, unsettled = unsettled[-1:], unsettled[:-1]
-        self._clear(unsettled, keep=[])
+            rounds, spare = spare[-1:], spare[:-1]
+        self._clear(spare, keep=[])
         if not rounds:
             raise RunStalled(f"step {self.global_steps} has no response at all: {collection.reason}")
         if self._statistics_before_filter():

@@ -99,7 +99,7 @@ def read_record(directory: Path) -> dict | None:
     """Read the record of `best`: {"step", "metric", "value"}; None when there is none.
 
     Raises:
-        ValueError: the record is not what `keep_best` writes.
+        ValueError: the record is not what `update_best` writes.
     """
     path = directory / FOLDER / RECORD
     if not path.is_file():
@@ -111,7 +111,7 @@ def read_record(directory: Path) -> dict | None:
         raise ValueError(f"{path} is not a record of the best checkpoint: {error}; move it away") from error
 
 
-def keep_best(directory: Path, step: int, metric: str, value: float) -> bool:
+def update_best(directory: Path, step: int, metric: str, value: float) -> bool:
     """Make `directory/best` a copy of `global_step_<step>` when `value` is the highest so far; returns whether it is.
 
     Files are hard-linked where the file system allows it, so that a copy costs nothing until verl deletes the original.

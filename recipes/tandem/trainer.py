@@ -21,7 +21,7 @@ from recipes.core.trainer import DuetTrainer
 from recipes.tandem.agent_loop import COUNTS, FAULT, JOINT, SOLO
 from recipes.tandem.authorship import Authorship
 from recipes.tandem.junior_weight import token_weights
-from recipes.tandem.selection import keep_best, macro_pass_at_k, problems
+from recipes.tandem.selection import macro_pass_at_k, problems, update_best
 from recipes.tandem.settings import BLOCK, SECTION, TandemSettings, junior_weight, tandem_config
 from vllm_patches.tandem.outputs import AuthorshipError
 from vllm_patches.tandem.schedule import STRATEGIES
@@ -70,11 +70,11 @@ class TandemTrainer(DuetTrainer):
         self.junior_weight = 0.0 if section is None else junior_weight(self.settings, section)
         self.senior_share = 1.0
 
-    def settle_groups(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def select_trained(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         if self.tandem is not None:
             metrics.update(self.check_authorship(batch))
             metrics.update(drafting_metrics(self.engine_counts()))
-        return super().settle_groups(batch, metrics)
+        return super().select_trained(batch, metrics)
 
     def engine_counts(self) -> list[dict]:
         """What each tandem engine counted since the last call; empty on the portable path."""
@@ -158,7 +158,7 @@ class TandemTrainer(DuetTrainer):
         if self.settings.keep_best:
             metric = PASS_METRIC.format(self.settings.pass_k)
             directory = Path(self.config.trainer.default_local_dir)
-            if keep_best(directory, self.global_steps, metric, metrics[metric]):
+            if update_best(directory, self.global_steps, metric, metrics[metric]):
                 logger.warning("global_step_%d is the best so far: %s %.4f", self.global_steps, metric, metrics[metric])
         return metrics
 

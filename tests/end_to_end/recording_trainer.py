@@ -16,7 +16,7 @@ def define(_module):
     class RecordingTrainer(DuetTrainer):
         """Writes every row's verdict and advantage to RECORD_TO; after step LAST_SYNC it sends the engines nothing."""
 
-        def settle_groups(self, batch, metrics):
+        def select_trained(self, batch, metrics):
             self.verdicts = {
                 sample.key: {
                     "uid": group.uid,
@@ -26,7 +26,7 @@ def define(_module):
                 for group in self.read_groups(batch)
                 for sample in group.samples
             }
-            return super().settle_groups(batch, metrics)
+            return super().select_trained(batch, metrics)
 
         def _compute_advantage(self, batch, metrics):
             batch = super()._compute_advantage(batch, metrics)

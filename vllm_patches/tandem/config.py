@@ -18,10 +18,10 @@ from vllm_patches.tandem.boundaries import BoundarySets, boundary_sets, check_sa
 from vllm_patches.tandem.mode_choice import (
     USUAL_DRAFTS,
     choose_mode,
+    draft_problem,
     drafts_for,
     has_windows,
     parameter_share,
-    why_no_drafts,
 )
 from vllm_patches.tandem.schedule import STRATEGIES, ScheduleParams, mix64, request_key
 
@@ -256,11 +256,11 @@ def engine_arguments(
         import torch
 
         on_gpu = torch.cuda.is_available()
-    share, windows, no_drafts = None, False, ""
+    share, windows, no_drafts = None, False, None
     if senior_model is not None and config.mode in ("auto", "speculative"):
         share = parameter_share(config.junior_model, senior_model)
         windows = has_windows(config.junior_model, senior_model)
-        no_drafts = why_no_drafts(config.junior_model, senior_model, config.junior_dtype)
+        no_drafts = draft_problem(config.junior_model, senior_model, config.junior_dtype)
     mode, reason = choose_mode(config.mode, config.word_align, lora, on_gpu, share, batch, windows, no_drafts)
     reason = f"{mode} ({reason})"
     if mode == "speculative":
@@ -310,7 +310,7 @@ def check_models(config: TandemConfig, senior_model: str, senior_tokenizer: str 
             f"mode is {config.mode!r}, in which a model reads behind the other, and the models' attention has windows, "
             "behind which vLLM keeps nothing: set mode to 'lock_step'"
         )
-    if config.mode == "speculative" and (fault := why_no_drafts(junior, senior_model)):
+    if config.mode == "speculative" and (fault := draft_problem(junior, senior_model)):
         raise ValueError(f"mode is 'speculative', and {fault}: set mode to 'lazy'")
     tokenizer = read_tokenizer(config, senior_model, senior_tokenizer)
     check_same_vocabulary(tokenizer, junior_tokenizer)

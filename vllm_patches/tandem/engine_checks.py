@@ -53,11 +53,11 @@ def senior_of(config: TandemConfig, vllm_config) -> Senior:
         dtype=str(model.dtype).removeprefix("torch."),
         quantization=model.quantization,
         trust_remote_code=model.trust_remote_code,
-        changed=_base_is_changed(vllm_config),
+        changed=_base_change(vllm_config),
     )
 
 
-def _base_is_changed(vllm_config) -> str:
+def _base_change(vllm_config) -> str | None:
     unsupported = guard.problems("shared_weights")
     if unsupported:
         return "shared weights were not written for this vLLM: " + "; ".join(unsupported)
@@ -66,7 +66,7 @@ def _base_is_changed(vllm_config) -> str:
         return "weights are offloaded to the host, layer by layer"
     if vllm_config.weight_transfer_config is not None:
         return "weight_transfer_config is set, which sends full weights"
-    return "hf_overrides changes the senior's configuration" if vllm_config.model_config.hf_overrides else ""
+    return "hf_overrides changes the senior's configuration" if vllm_config.model_config.hf_overrides else None
 
 
 def check_request_settings(settings: RequestSettings, mode: str, structured_output: bool) -> None:

@@ -23,7 +23,7 @@ def choose_mode(
     share: float | None = None,
     batch: int | None = None,
     windows: bool = False,
-    no_drafts: str = "",
+    no_drafts: str | None = None,
 ) -> tuple[str, str]:
     """The mode, and the reason in a sentence.
 
@@ -34,7 +34,7 @@ def choose_mode(
         share: the junior's parameters over the senior's (``parameter_share``); None when it is not known.
         batch: most requests that the engine runs at a time; None when it is not known.
         windows: whether the attention of a model has windows (``has_windows``).
-        no_drafts: why the junior cannot be the draft model (``why_no_drafts``), "" where it can.
+        no_drafts: why the junior cannot be the draft model (``draft_problem``).
     """
     if mode != "auto":
         return mode, "as configured"
@@ -75,14 +75,14 @@ def drafts_for(share: float | None, prob_senior: float) -> int:
     return best_length(MOST_DRAFTS, 1 - prob_senior * (1 - EXPECTED_ACCEPTANCE), prob_senior, share)
 
 
-def why_no_drafts(junior_model: str, senior_model: str, junior_dtype: str | None = None) -> str:
-    """Why vLLM would refuse the junior as a draft model, "" where nothing is known against it."""
+def draft_problem(junior_model: str, senior_model: str, junior_dtype: str | None = None) -> str | None:
+    """Why vLLM would refuse the junior as a draft model, None where nothing is known against it."""
     if junior_dtype is not None:
         return "junior_dtype is set, and a draft model has the senior's"
     sizes = [config.vocab_size for config in _configurations(junior_model, senior_model)]
     if len(set(sizes)) > 1:
         return "the models' embeddings have {} and {} rows, and a draft model has as many as the senior".format(*sizes)
-    return ""
+    return None
 
 
 def has_windows(*models: str) -> bool:

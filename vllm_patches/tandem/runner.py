@@ -185,11 +185,11 @@ class TandemRunnerMixin:
         last = np.cumsum(step.num_scheduled) - 1
         step.rows_written = [np.flatnonzero(step.writers == model) for model in (JUNIOR, SENIOR)]
         step.last_hidden = [
-            self._take(hidden, last[rows])
+            self._select(hidden, last[rows])
             for hidden, rows in zip((junior_hidden, senior_hidden), step.rows_written, strict=True)
         ]
         if len(step.aligned):
-            step.both_hidden = (self._take(junior_hidden, last), self._take(senior_hidden, last))
+            step.both_hidden = (self._select(junior_hidden, last), self._select(senior_hidden, last))
         for model in (JUNIOR, SENIOR):
             self.tandem_stats.forwards[model] += 1
             self.tandem_stats.tokens[model] += int(last[-1]) + 1
@@ -214,7 +214,7 @@ class TandemRunnerMixin:
             hidden = None if run is None else self._forwards[model].run(self.input_batch, run)
             written = np.zeros(0, dtype=bool) if run is None else plan.writers[run.rows] == model
             step.rows_written.append(run.rows[written] if run is not None else np.zeros(0, dtype=np.int64))
-            step.last_hidden.append(None if run is None else self._take(hidden, run.offsets[1:][written] - 1))
+            step.last_hidden.append(None if run is None else self._select(hidden, run.offsets[1:][written] - 1))
             if run is not None:
                 self.tandem_stats.forwards[model] += 1
                 self.tandem_stats.tokens[model] += int(run.offsets[-1])
@@ -243,7 +243,7 @@ class TandemRunnerMixin:
             layout[torch.from_numpy(target).to(self.device)] = hidden[torch.from_numpy(source).to(self.device)]
         return layout
 
-    def _take(self, hidden: torch.Tensor, indices: np.ndarray) -> torch.Tensor | None:
+    def _select(self, hidden: torch.Tensor, indices: np.ndarray) -> torch.Tensor | None:
         return hidden[torch.from_numpy(indices).to(self.device)] if len(indices) else None
 
     def _tandem_logits(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor | None:
@@ -305,7 +305,7 @@ class TandemRunnerMixin:
         step.writers[switched] = authors[changed]
         rows_of = [switched[step.writers[switched] == model] for model in (JUNIOR, SENIOR)]
         step.rows_written = rows_of
-        step.last_hidden = [self._take(hidden, rows) for hidden, rows in zip(step.both_hidden, rows_of, strict=True)]
+        step.last_hidden = [self._select(hidden, rows) for hidden, rows in zip(step.both_hidden, rows_of, strict=True)]
         # As vLLM calls it: a trainer may have replaced the attribute, to ban ids that the tokenizer lacks.
         logits = self.model.compute_logits(step.both_hidden[SENIOR])
         unchanged = np.setdiff1d(np.arange(len(step.rows)), switched).tolist()

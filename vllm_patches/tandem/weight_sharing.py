@@ -20,7 +20,7 @@ class Senior:
         adapters: whether the senior is trained as an adapter that the engine applies beside the base weights.
         load_format: vLLM's; ``dummy`` fills the engine with noise until a trainer sends all weights.
         dtype, quantization, trust_remote_code: vLLM's.
-        changed: what else makes the base in the engine another model than its folder, in words; empty if nothing.
+        changed: what else makes the base in the engine another model than its folder, in words.
     """
 
     model: str | None = None
@@ -30,7 +30,7 @@ class Senior:
     dtype: str | None = None
     quantization: str | None = None
     trust_remote_code: bool | None = None
-    changed: str = ""
+    changed: str | None = None
 
 
 def sharing_fault(junior, senior: Senior) -> str | None:
@@ -55,7 +55,7 @@ def sharing_fault(junior, senior: Senior) -> str | None:
         return "a quantized base has not been tested with shared weights"
     if _differs(junior.junior_trust_remote_code, senior.trust_remote_code):
         return "junior_trust_remote_code differs from the senior's"
-    return senior.changed or None
+    return senior.changed
 
 
 def _differs(wanted, seniors) -> bool:

@@ -83,7 +83,7 @@ class ColdStart:
         """Confirmed proposals of the documents before the front."""
         self._fruitless_in_a_row = 0
         for event in journal.records():
-            self._take(event)
+            self._apply(event)
         self._advance()
         self._fruitless_in_a_row = 0
 
@@ -153,7 +153,7 @@ class ColdStart:
             "failed_in_this_run": dict(self._failed),
         }
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any]) -> None:
         kind, document = event["kind"], event["document"]
         if kind == "proposals":
             self._proposals[document] = event["completions"]
@@ -171,7 +171,7 @@ class ColdStart:
 
     def _record(self, event: dict[str, Any]) -> None:
         self._journal.append(event)
-        self._take(event)
+        self._apply(event)
         self._advance()
         self._report_progress()
 

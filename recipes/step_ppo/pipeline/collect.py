@@ -161,7 +161,7 @@ def _import(args: argparse.Namespace) -> None:
     with open_journal(args.output, cleaning | {"imported": True}) as journal:
         recorder = Recorder(journal, (key for key in published if key in questions), args, "import")
         for key in recorder.pending:
-            recorder.take(key, trajectory_record(questions[key], published[key], **cleaning))
+            recorder.add(key, trajectory_record(questions[key], published[key], **cleaning))
         print(f"{args.output}: {len(journal)} questions ({recorder.close()})")
 
 

@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         def on_result(key: str, found: "list[Tensor] | EndpointError") -> None:
             scorable, unscored = encoded.pop(key)
             failed = isinstance(found, EndpointError)
-            recorder.take(key, found if failed else score_record(key, scorable, unscored, found, args.classes))
+            recorder.add(key, found if failed else score_record(key, scorable, unscored, found, args.classes))
 
         if args.endpoint:
             served = endpoint_settings(args, args.served_name or args.prm, key_variable="OPENAI_API_KEY")

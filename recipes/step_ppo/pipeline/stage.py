@@ -125,7 +125,7 @@ class Recorder:
             total=len(keys), initial=len(keys) - len(self.pending), desc=description, disable=not self.pending
         )
 
-    def take(self, key: str, result: "Record | Skip | EndpointError") -> None:
+    def add(self, key: str, result: "Record | Skip | EndpointError") -> None:
         """Write a record, or count why there is none.
 
         Raises:
@@ -186,7 +186,7 @@ def generate_into(
         return recorder.close(), None
 
     def on_done(request: Request, answer: "Answer | EndpointError") -> None:
-        recorder.take(request.key, answer if isinstance(answer, EndpointError) else to_record(request, answer.texts))
+        recorder.add(request.key, answer if isinstance(answer, EndpointError) else to_record(request, answer.texts))
 
     engine = engine_from(args)
     try:

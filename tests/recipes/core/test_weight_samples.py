@@ -64,7 +64,7 @@ def steps(*values):
 
 def test_an_engine_that_stands_still_while_the_actor_moves_is_found():
     engine = Follower()
-    found = [engine.see(ENOUGH, samples) for samples in steps(*[1] * (PATIENCE + 1))]
+    found = [engine.update(ENOUGH, samples) for samples in steps(*[1] * (PATIENCE + 1))]
     assert found == [True] * PATIENCE + [False]
 
 
@@ -79,23 +79,23 @@ def test_an_engine_that_stands_still_while_the_actor_moves_is_found():
 )
 def test_an_engine_that_follows_is_left_alone(leader, values):
     engine = Follower()
-    assert all(engine.see(count, samples) for count, samples in zip(leader, steps(*values), strict=True))
+    assert all(engine.update(count, samples) for count, samples in zip(leader, steps(*values), strict=True))
 
 
 def test_the_difference_of_a_dropped_sync_is_found_and_that_of_rounding_is_not():
     """Toy runs in float32 showed 1.4e-7 with a sync, 0.105 to 0.115 without."""
     watch = DifferenceWatch(difference_limit("float32", False, False))
-    assert [watch.see(value) for value in (1.4e-7, 0.11, 0.11)] == [True, True, False]
+    assert [watch.update(value) for value in (1.4e-7, 0.11, 0.11)] == [True, True, False]
     watch = DifferenceWatch(difference_limit("bfloat16", False, False))
-    assert all(watch.see(value) for value in (0.004, 0.006, math.nan, 0.02, 0.03, 0.008))
+    assert all(watch.update(value) for value in (0.004, 0.006, math.nan, 0.02, 0.03, 0.008))
 
 
 def test_a_difference_that_grows_is_found_below_the_limit():
     """Two roles whose adapters are swapped start equal, and part with their updates."""
     watch = DifferenceWatch(difference_limit("bfloat16", False, False))
-    assert [watch.see(value) for value in (0.003, 0.02, 0.04, 0.05)] == [True, True, True, False]
+    assert [watch.update(value) for value in (0.003, 0.02, 0.04, 0.05)] == [True, True, True, False]
 
 
 def test_a_first_step_that_is_wrong_is_no_measure_of_the_next():
     watch = DifferenceWatch(1e-3)
-    assert [watch.see(value) for value in (5e-3, 5e-3)] == [True, False]
+    assert [watch.update(value) for value in (5e-3, 5e-3)] == [True, False]

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from recipes.launch.wandb_run import FILE, keep_run_id
+from recipes.launch.wandb_run import FILE, store_run_id
 
 ATTEMPT = """
 import json, sys
 from pathlib import Path
-from recipes.launch.wandb_run import keep_run_id
-keep_run_id(Path("checkpoints"), int(sys.argv[1]))
+from recipes.launch.wandb_run import store_run_id
+store_run_id(Path("checkpoints"), int(sys.argv[1]))
 from verl.utils.tracking import Tracking
 import wandb
 tracking = Tracking("verl-duets", "sppo_toy", ["wandb"], {"trainer": {"total_training_steps": 2}})
@@ -55,16 +55,16 @@ def test_a_resumed_run_goes_on_under_the_same_id_offline(tmp_path):
 
 
 def test_a_run_that_starts_over_gets_another_id(tmp_path, monkeypatch):
-    first = keep_run_id(tmp_path, 0)
+    first = store_run_id(tmp_path, 0)
     monkeypatch.delenv("WANDB_RUN_ID")
-    assert keep_run_id(tmp_path, 3) == first
+    assert store_run_id(tmp_path, 3) == first
     monkeypatch.delenv("WANDB_RUN_ID")
-    assert keep_run_id(tmp_path, 0) != first
+    assert store_run_id(tmp_path, 0) != first
 
 
 def test_an_id_of_the_user_wins_and_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
     monkeypatch.setenv("WANDB_RESUME", "must")
-    assert keep_run_id(tmp_path, 0) == "mine" and os.environ["WANDB_RESUME"] == "must"
+    assert store_run_id(tmp_path, 0) == "mine" and os.environ["WANDB_RESUME"] == "must"
     monkeypatch.delenv("WANDB_RUN_ID")
-    assert keep_run_id(tmp_path, 2) == "mine"
+    assert store_run_id(tmp_path, 2) == "mine"

@@ -17,7 +17,7 @@ def filled(count):
 
 
 def texts(buffer, count):
-    return [question.question for question in buffer.take(count)]
+    return [question.question for question in buffer.draw(count)]
 
 
 def test_fewer_questions_than_asked_repeat():

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recipes.pasodoble.knowledge import KnowledgeBase, draw_index, keep_short, load_documents
+from recipes.pasodoble.knowledge import KnowledgeBase, draw_index, drop_long_documents, load_documents
 from recipes.pasodoble.settings import KnowledgeSettings
 
 
@@ -53,7 +53,7 @@ def test_empty_rows_are_left_out(tmp_path):
 
 
 def test_long_documents_are_left_out_and_the_limit_itself_is_kept():
-    assert keep_short(["a b c", "a b", "a"], WordTokenizer(), 2) == ["a b", "a"]
+    assert drop_long_documents(["a b c", "a b", "a"], WordTokenizer(), 2) == ["a b", "a"]
 
 
 @pytest.mark.parametrize("rows", [[{"content": "a"}], [{"text": " "}], [{"text": 3}]])

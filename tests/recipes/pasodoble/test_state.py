@@ -15,8 +15,8 @@ def used_state():
     state.history.commit()
     for i in range(4):
         state.buffer.append(f"q{i} \ud800", "a", 0.5)
-    state.buffer.take(3)
-    assert list(state.take_documents(5)) == [0, 1, 2, 3, 4]
+    state.buffer.draw(3)
+    assert list(state.draw_documents(5)) == [0, 1, 2, 3, 4]
     state.updates["solver"] += 2
     return state
 
@@ -27,8 +27,8 @@ def test_a_resumed_state_goes_on_as_if_uninterrupted(tmp_path):
     resumed = GameState(RoundSettings(), "base-1")
     resumed.load(tmp_path)
     for one in (state, resumed):
-        assert list(one.take_documents(2)) == [5, 6]
-        assert [q.question[:2] for q in one.buffer.take(2)] == ["q3", "q0"]
+        assert list(one.draw_documents(2)) == [5, 6]
+        assert [q.question[:2] for q in one.buffer.draw(2)] == ["q3", "q0"]
         assert one.history.score([[1, 2]]) == [0.5]
         assert one.updates == {"proposer": 0, "solver": 2}
     assert [path.name for path in tmp_path.iterdir()] == [FILE]

@@ -119,15 +119,15 @@ def test_a_generator_of_junk_or_copies_falls_back_to_seeds_in_bounded_calls(tmp_
     assert {group.instruction.origin for group in collection.trained} == {"seed"} and len(collection.trained) == 8
     assert fates(made.journal)["filtered_data"] == {reason: 3 * 4 * 4}
     assert made.pool.few_shot == []
-    counts = made.take_counts()
-    assert counts["seeds_answered"] == 8 and counts[f"dropped/{reason}"] == 48 and made.take_counts() == {}
+    counts = made.pop_counts()
+    assert counts["seeds_answered"] == 8 and counts[f"dropped/{reason}"] == 48 and made.pop_counts() == {}
 
 
 def test_a_generator_that_is_never_parsable_or_fails_falls_back_too(tmp_path):
     made, _ = source(tmp_path, max_generation_calls=2)
     made.generate = lambda prompts, step, call: ["no marker", None, "", "- What is it?"]
     assert len(run(made, answer_with(forever(0.5))).trained) == 8
-    counts = made.take_counts()
+    counts = made.pop_counts()
     assert counts["texts_unparsable"] == 6 and counts["generation_failed"] == 2
 
 

@@ -94,10 +94,10 @@ CHILD = textwrap.dedent(
             instruction, similarity = pool.offer(text)
             if instruction is None:
                 journal.write("filtered_data", step, idx=None, prompt=text, similarity=similarity)
-        taken = pool.take(8)
+        taken = pool.pop(8)
         for instruction in taken:
             journal.write("keep_train_data", step, idx=instruction.idx, prompt=instruction.text)
-        pool.keep(instruction.text for instruction in taken)
+        pool.add_few_shot(instruction.text for instruction in taken)
         for instruction in pool.end_step():
             journal.write("expired_data", step, idx=instruction.idx, prompt=instruction.text)
         if step % 3 == 0 or step == last:

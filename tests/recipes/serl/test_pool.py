@@ -22,7 +22,7 @@ def test_near_copies_of_seeds_and_of_pending_instructions_are_dropped():
     instruction, similarity = pool.offer(SEEDS[3].upper() + " ")
     assert instruction is None and similarity == 1.0
     assert offer_all(pool, [FRESH[0], FRESH[0] + " epsilon"]) == [True, False]
-    assert [instruction.text for instruction in pool.take(5)] == [FRESH[0]]
+    assert [instruction.text for instruction in pool.pop(5)] == [FRESH[0]]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_near_copies_of_seeds_and_of_pending_instructions_are_dropped():
 def test_scope_says_with_what_a_candidate_is_compared(scope, after_take, after_step):
     pool = InstructionPool(SEEDS, scope=scope)
     assert offer_all(pool, FRESH[:1]) == [True]
-    pool.take(1)
+    pool.pop(1)
     assert offer_all(pool, FRESH[:1]) == [after_take]
     pool.end_step()
     assert offer_all(pool, FRESH[:1]) == [after_step]
@@ -40,7 +40,7 @@ def test_scope_says_with_what_a_candidate_is_compared(scope, after_take, after_s
 def test_pending_instructions_expire_with_the_step_unless_carried():
     pool = InstructionPool(SEEDS)
     offer_all(pool, FRESH)
-    pool.take(1)
+    pool.pop(1)
     assert pool.end_step(carry_pending=True) == [] and len(pool) == 3
     assert offer_all(pool, [FRESH[1]]) == [False]
     assert [instruction.text for instruction in pool.end_step()] == FRESH[1:]
@@ -52,12 +52,12 @@ def test_indices_are_counted_over_the_run_and_oldest_go_first():
     offer_all(pool, FRESH[:2])
     pool.end_step()
     offer_all(pool, FRESH[2:])
-    assert [(i.idx, i.text) for i in pool.take(9)] == [(2, FRESH[2]), (3, FRESH[3])]
+    assert [(i.idx, i.text) for i in pool.pop(9)] == [(2, FRESH[2]), (3, FRESH[3])]
 
 
 def test_kept_instructions_become_few_shot_examples_for_good():
     pool = InstructionPool(SEEDS)
-    pool.keep(FRESH)
+    pool.add_few_shot(FRESH)
     pool.end_step()
     examples = pool.draw_examples(step=2, call=0, prompt=0)
     assert len(examples) == 8 and len(set(examples) & set(FRESH)) == 2
@@ -76,8 +76,8 @@ def test_draws_depend_on_their_place_alone():
 
 def test_seed_prompts_are_distinct_and_leave_out_those_taken():
     pool = InstructionPool([*SEEDS, SEEDS[0]])
-    first = pool.take_seeds(5, step=1)
-    rest = pool.take_seeds(99, step=1, taken=[i.text for i in first])
+    first = pool.draw_seeds(5, step=1)
+    rest = pool.draw_seeds(99, step=1, taken=[i.text for i in first])
     assert {i.text for i in first + rest} == set(SEEDS) and len(first + rest) == len(SEEDS)
     assert {i.origin for i in first} == {"seed"}
     assert len({i.idx for i in first + rest}) == len(SEEDS)
@@ -90,7 +90,7 @@ def test_a_restored_pool_goes_on_as_the_original(scope):
         for i in range(start, start + 12):
             decisions.append(pool.offer(f"text {i % 7} of kind{i % 5} and sort{i % 3} here")[0])
             if i % 4 == 3:
-                pool.keep(instruction.text for instruction in pool.take(2))
+                pool.add_few_shot(instruction.text for instruction in pool.pop(2))
             if i % 6 == 5:
                 pool.end_step(carry_pending=i % 12 == 5)
         return decisions, pool.draw_examples(step=start, call=0, prompt=0), pool.state_dict()
@@ -124,5 +124,5 @@ def test_pool_scope_decides_as_the_loop_of_the_original(candidates):
             pending.append(text)
             assert pool.offer(text)[0].text == text
         if number % 5 == 4:
-            assert [instruction.text for instruction in pool.take(2)] == pending[:2]
+            assert [instruction.text for instruction in pool.pop(2)] == pending[:2]
             pending = pending[2:]

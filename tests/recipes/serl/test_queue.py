@@ -104,7 +104,7 @@ def test_skipped_responses_of_labelled_data_leave_the_queue(queue):
 def test_a_round_without_any_winner_keeps_its_rows_for_the_metrics_of_the_step(queue):
     batch = put(queue, [("a", (1, 1, 2, 2), [Score(0.0)] * 4)])
     judged = trainer("self_instruct")._judge(batch, {"a": Instruction(0, "a")})
-    assert judged.groups == [] and not judged.settled and left(queue) == set(batch.keys) == set(judged.rows.keys)
+    assert judged.groups == [] and not judged.trainable and left(queue) == set(batch.keys) == set(judged.rows.keys)
 
 
 def test_padding_of_a_batch_with_advantages_has_rows_of_equal_lengths(queue):

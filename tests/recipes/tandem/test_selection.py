@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.tandem.selection import Problem, keep_best, macro_pass_at_k, problems, read_record
+from recipes.tandem.selection import Problem, macro_pass_at_k, problems, read_record, update_best
 
 GROUPS = {"AMC": ["amc"], "AIME": ["aime24", "aime25"]}
 
@@ -59,41 +59,41 @@ def checkpoint(directory, step, content=b"weights"):
 
 def test_the_best_outlives_verls_rotation(tmp_path):
     first = checkpoint(tmp_path, 20, b"best")
-    assert keep_best(tmp_path, 20, "pass", 0.5)
+    assert update_best(tmp_path, 20, "pass", 0.5)
     assert os.stat(first).st_ino == os.stat(tmp_path / "best/global_step_20/actor/model.pt").st_ino
     first.unlink()
     checkpoint(tmp_path, 40, b"worse")
-    assert not keep_best(tmp_path, 40, "pass", 0.5)
+    assert not update_best(tmp_path, 40, "pass", 0.5)
     assert (tmp_path / "best/global_step_20/actor/model.pt").read_bytes() == b"best"
     checkpoint(tmp_path, 60, b"better")
-    assert keep_best(tmp_path, 60, "pass", 0.6)
+    assert update_best(tmp_path, 60, "pass", 0.6)
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["best.json", "global_step_60"]
     assert json.loads((tmp_path / "best/best.json").read_text()) == {"step": 60, "metric": "pass", "value": 0.6}
     assert not list(tmp_path.glob("best.*"))
 
 
 def test_steps_without_a_checkpoint_keep_nothing(tmp_path):
-    assert not keep_best(tmp_path, 10, "pass", 0.9) and read_record(tmp_path) is None
+    assert not update_best(tmp_path, 10, "pass", 0.9) and read_record(tmp_path) is None
 
 
 def test_a_record_from_before_a_resume_does_not_count(tmp_path):
     for step in (20, 40):
         checkpoint(tmp_path, step)
-    assert keep_best(tmp_path, 40, "pass", 0.9)
-    assert keep_best(tmp_path, 20, "pass", 0.1)
+    assert update_best(tmp_path, 40, "pass", 0.9)
+    assert update_best(tmp_path, 20, "pass", 0.1)
 
 
 def test_leftovers_of_a_kill_are_replaced(tmp_path):
     checkpoint(tmp_path, 20)
     (tmp_path / "best.partial" / "global_step_20").mkdir(parents=True)
     (tmp_path / "best.former").mkdir()
-    assert keep_best(tmp_path, 20, "pass", 0.2) and not list(tmp_path.glob("best.*"))
+    assert update_best(tmp_path, 20, "pass", 0.2) and not list(tmp_path.glob("best.*"))
 
 
 @pytest.mark.parametrize(("renames", "kept"), [(0, 20), (1, 40), (2, 40)])
 def test_a_kill_at_any_rename_loses_no_best_to_a_worse_step(tmp_path, monkeypatch, renames, kept):
     checkpoint(tmp_path, 20)
-    assert keep_best(tmp_path, 20, "pass", 0.5)
+    assert update_best(tmp_path, 20, "pass", 0.5)
     checkpoint(tmp_path, 40)
     left, replace, remove = [renames], os.replace, shutil.rmtree
 
@@ -112,10 +112,10 @@ def test_a_kill_at_any_rename_loses_no_best_to_a_worse_step(tmp_path, monkeypatc
     monkeypatch.setattr(os, "replace", killed)
     monkeypatch.setattr(shutil, "rmtree", killed_at_the_end)
     with pytest.raises(KeyboardInterrupt):
-        keep_best(tmp_path, 40, "pass", 0.6)
+        update_best(tmp_path, 40, "pass", 0.6)
     monkeypatch.undo()
     checkpoint(tmp_path, 60, b"worse")
-    assert not keep_best(tmp_path, 60, "pass", 0.1)
+    assert not update_best(tmp_path, 60, "pass", 0.1)
     assert read_record(tmp_path)["step"] == kept and (tmp_path / f"best/global_step_{kept}/actor/model.pt").is_file()
 
 
@@ -124,4 +124,4 @@ def test_a_strange_record_is_refused(tmp_path):
     (tmp_path / "best/best.json").write_text("{}")
     checkpoint(tmp_path, 20)
     with pytest.raises(ValueError, match="is not a record of the best checkpoint"):
-        keep_best(tmp_path, 20, "pass", 0.2)
+        update_best(tmp_path, 20, "pass", 0.2)

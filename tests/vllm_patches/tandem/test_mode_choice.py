@@ -5,7 +5,7 @@ import re
 import pytest
 
 from vllm_patches.tandem.config import CONFIG_KEY, REASON_KEY, TandemConfig, engine_arguments
-from vllm_patches.tandem.mode_choice import choose_mode, drafts_for, has_windows, parameter_share, why_no_drafts
+from vllm_patches.tandem.mode_choice import choose_mode, draft_problem, drafts_for, has_windows, parameter_share
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_auto_avoids_what_an_engine_would_refuse(models, tmp_path):
             assert reason.startswith(
                 "lazy (the models' embeddings have 448 and 512" if dtype is None else "lazy (junior_d"
             )
-    assert why_no_drafts(junior, senior) == "" and not has_windows(senior, junior)
+    assert draft_problem(junior, senior) is None and not has_windows(senior, junior)
     MistralConfig(sliding_window=32).save_pretrained(tmp_path / "windows")
     windows = str(tmp_path / "windows")
     told = engine_arguments(dict(junior_model=windows), windows)["additional_config"]

@@ -16,7 +16,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm_patches.tandem.schedule import SENIOR, AuthorSchedule, ScheduleParams, stream_key
 from vllm_patches.tandem.schedule_table import ScheduleTable
 from vllm_patches.tandem.speculative.round import commit, replay
-from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64
+from vllm_patches.tandem.speculative.verify import NOTHING, accept_drafts, draw, noise_key, signed64
 
 VOCAB, LENGTH, BOUNDARIES, SAMPLES = 6, 5, [1, 4], 10_000
 POWERS = VOCAB ** torch.arange(LENGTH)
@@ -70,7 +70,7 @@ def write(
         own = torch.stack([sample(senior, drafted, lengths + k) for k in range(num_drafts + 1)], dim=1)
         if fault == "accept all":
             own[:, :-1] = drafts
-        emitted, counts = settle(drafts, torch.full((SAMPLES,), num_drafts), authors, own)
+        emitted, counts = accept_drafts(drafts, torch.full((SAMPLES,), num_drafts), authors, own)
         assert int(counts.min()) >= 1, "every round emits"
         commit(table, rows, ahead, [row[:n] for row, n in zip(emitted.tolist(), counts.tolist(), strict=True)])
         for k in range(num_drafts + 1):
@@ -163,7 +163,7 @@ def test_a_round_by_hand():
     counts = torch.tensor([3, 3, 3, 0, 0, 1])
     authors = torch.tensor([[0, 1, 1, 0], [0, 1, 0, 1], [1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 0, 0]])
     own = torch.tensor([[9, 6, 8, 9], [9, 6, 9, 4], [5, 9, 9, 9], [3, 9, 9, 9], [9, 9, 9, 9], [9, 2, 9, 9]])
-    emitted, lengths = settle(drafts, counts, authors, own)
+    emitted, lengths = accept_drafts(drafts, counts, authors, own)
     assert lengths.tolist() == [3, 4, 3, 1, 0, 2]
     rows = [row[:n] for row, n in zip(emitted.tolist(), lengths.tolist(), strict=True)]
     assert rows == [[5, 6, 8], [5, 6, 7, 4], [5, 6, 7], [3], [], [5, 2]]

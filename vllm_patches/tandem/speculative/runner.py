@@ -22,7 +22,7 @@ from vllm_patches.tandem.speculative.log_probs import DraftLogProbs, empty_table
 from vllm_patches.tandem.speculative.min_tokens import MinTokens
 from vllm_patches.tandem.speculative.proposer import TandemProposer
 from vllm_patches.tandem.speculative.round import Round, SpeculativeStats, commit
-from vllm_patches.tandem.speculative.verify import NOTHING, draw, noise_key, settle, signed64
+from vllm_patches.tandem.speculative.verify import NOTHING, accept_drafts, draw, noise_key, signed64
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -147,7 +147,7 @@ class SpeculativeRunnerMixin:
         own = torch.full((num_requests, width), NOTHING, dtype=torch.int64, device=self.device)
         own[requests, positions], processed = self._draw(wanted, requests, self._written[requests] + positions)
         drafts, authors = self._to_device(this.drafts), self._to_device(this.authors)
-        emitted, self._counts = settle(drafts, self._num_drafts, authors, own)
+        emitted, self._counts = accept_drafts(drafts, self._num_drafts, authors, own)
         # At width 1 vLLM takes every row for a sampled token.
         emitted = torch.nn.functional.pad(emitted, (0, self.num_spec_tokens + 1 - width), value=NOTHING)
 

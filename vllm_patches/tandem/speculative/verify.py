@@ -112,7 +112,7 @@ def mix64_of(x: torch.Tensor) -> torch.Tensor:
 NOTHING = -1
 
 
-def settle(
+def accept_drafts(
     drafts: torch.Tensor, num_drafts: torch.Tensor, authors: torch.Tensor, own: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What each request emits in this round.
