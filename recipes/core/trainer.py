@@ -158,10 +158,10 @@ class DuetTrainer(PPOTrainerSync):
         return super().step(metrics, timing_raw)
 
     def on_step_end(self) -> None:
-        self.hear_requests()
+        self.handle_requests()
         super().on_step_end()
 
-    def hear_requests(self) -> None:
+    def handle_requests(self) -> None:
         """Save if asked, before the engines take the new weights; end after this step if asked.
 
         verl's `fit` saves before this call and logs after it, and reads `total_training_steps` anew before each step:

@@ -78,7 +78,7 @@ class PasoDobleTrainer(TwoPlayerTrainer):
         pass
 
     def on_step_end(self):
-        self.hear_requests()
+        self.handle_requests()
 
     def select_trained(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Return the batch as it is: a round drops its own groups."""
