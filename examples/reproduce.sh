@@ -6,8 +6,8 @@
 # One run for each arm and seed, ten steps with 500 held-out questions: minutes each on a GPU, hours on two CPU cores. The
 # picture and the table are outputs/reproduce/RECIPE/curve.png and table.md. The same command goes on after an interruption and
 # makes no finished run again. On SmolLM2 tandem has a world of two styles, of which its junior knows one and the reward prefers the other;
-# step_ppo is asked about longer words than its start has learned, with and without true step labels; PasoDoble's oracle has notes
-# in which it can only ask what teaches.
+# step_ppo is asked about longer words than its start has learned, with and without true step labels; PasoDoble's word-notes have
+# no numbers, so that only questions that teach pass its checks.
 #
 # From the environment:
 #   STEPS       training steps (10)
@@ -28,7 +28,7 @@ declare -A ARMS=(
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
     [tandem]="tandem:algorithm.tandem.validation=both,$BONUS grpo:$PAIR.prob_senior=1.0,$BONUS"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false
-        oracle:pasodoble.train_proposer=false,pasodoble.knowledge.path=WORLD/words.jsonl"
+        word-notes:pasodoble.train_proposer=false,pasodoble.knowledge.path=WORLD/words.jsonl"
     [step_ppo]="step-labels:$LABELS outcome:$LABELS,step_ppo.reward.scale=0"
 )
 
@@ -47,7 +47,7 @@ main() {
     if [[ "$recipe" == tandem ]]; then format=letters_two_styles; fi
     if [[ "$scale" == toy ]]; then
         format="$recipe"
-        ARMS[pasodoble]="${ARMS[pasodoble]%oracle*}"
+        ARMS[pasodoble]="${ARMS[pasodoble]%word-notes*}"
         ARMS[step_ppo]="whitened:preset=outcome,critic.model.path=WORLD/model,step_ppo.whiten_advantages=true
             not-whitened:preset=outcome,critic.model.path=WORLD/model"
     fi
