@@ -66,19 +66,19 @@ def read_rows(path: Path, key: str) -> Iterator[Any]:
 def check(ground_truths: Sequence[Any], workers: int | None = None, time_limit: float = 5.0) -> list[Offender]:
     r"""The gold answers that do not parse, do not equal themselves, or do not score 1.0 when a response boxes them."""
     problems: dict[int, str] = {}
-    asked: list[tuple[int, str]] = []
+    pairs: list[tuple[int, str]] = []
     for row, raw in enumerate(ground_truths):
         answers, problem = gold_answers(raw)
         if not answers:
             problems[row] = problem
-        asked += [(row, answer) for answer in answers]
-    rows = [(answer,) for _, answer in asked]
+        pairs += [(row, answer) for answer in answers]
+    rows = [(answer,) for _, answer in pairs]
     outcomes = shared_pool(workers).map("reward_fns.algebra:check_gold", rows, time_limit=time_limit)
-    for (row, _), outcome in zip(asked, outcomes, strict=True):
+    for (row, _), outcome in zip(pairs, outcomes, strict=True):
         problem = outcome.value if outcome.kind is Kind.DONE else f"{outcome.kind.value} {outcome.detail}".strip()
         if problem:
             problems.setdefault(row, problem)
-    sound = [(row, answer) for row, answer in asked if row not in problems]
+    sound = [(row, answer) for row, answer in pairs if row not in problems]
     boxed = [rf"\boxed{{{answer}}}" for _, answer in sound]
     results = score_batch(boxed, [answer for _, answer in sound], time_limit=time_limit, workers=workers)
     for (row, _), result in zip(sound, results, strict=True):

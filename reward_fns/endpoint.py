@@ -273,10 +273,10 @@ class Endpoint:
         pause = tenacity.wait_random_exponential(multiplier=self.settings.first_wait, max=self.settings.max_wait)
 
         def wait(state: Any) -> float:
-            asked = min(state.outcome.exception().retry_after, self.settings.max_wait)
-            if asked > 0:
+            delay = min(state.outcome.exception().retry_after, self.settings.max_wait)
+            if delay > 0:
                 # Every other request to this endpoint would be turned away too.
-                connection.not_before = max(connection.not_before, time.monotonic() + asked)
+                connection.not_before = max(connection.not_before, time.monotonic() + delay)
             return min(pause(state), self.settings.max_wait)
 
         retrying = tenacity.AsyncRetrying(
@@ -332,8 +332,8 @@ class Endpoint:
         try:
             return request.read(text)
         except (LookupError, TypeError, ValueError) as error:
-            told = self._hide(f"({error}): {text[:200]}")
-            raise EndpointError(f"{where} sent something else than asked for {told}", "junk_reply") from None
+            detail = self._hide(f"({error}): {text[:200]}")
+            raise EndpointError(f"{where} sent something else than asked for {detail}", "junk_reply") from None
 
     def _status_error(self, error: Any, where: str) -> EndpointError:
         status, response = error.status_code, error.response

@@ -197,26 +197,25 @@ class _Comparison:
 
     def _assigned(self, gold: Shape, pred_text: str, pred: Shape) -> bool | None:
         """The verdict where a side assigns values to distinct names; None where neither does."""
-        asked = read_assignments(gold.items if gold.kind in ("list", "one") else ())
+        expected = read_assignments(gold.items if gold.kind in ("list", "one") else ())
         answered = read_assignments(pred.items if pred.kind in ("list", "one") else ())
-        if asked is None and answered is None:
+        if expected is None and answered is None:
             return None
-        if any(side.out_of_order for side in (asked, answered) if side) and not (asked and answered):
+        if any(side.out_of_order for side in (expected, answered) if side) and not (expected and answered):
             return False
-        are_roots = all(side.are_roots for side in (asked, answered) if side)
-        if asked and answered:
-            if set(asked.names) == set(answered.names):
+        are_roots = all(side.are_roots for side in (expected, answered) if side)
+        if expected and answered:
+            if set(expected.names) == set(answered.names):
                 value_of = dict(zip(answered.names, answered.values, strict=True))
-                return all(
-                    self._same(value, value_of[name]) for name, value in zip(asked.names, asked.values, strict=True)
-                )
+                named = zip(expected.names, expected.values, strict=True)
+                return all(self._same(value, value_of[name]) for name, value in named)
             if not are_roots:
                 return False
-        values = asked.values if asked else gold.items
+        values = expected.values if expected else gold.items
         given_values = answered.values if answered else pred.items
-        if asked is None and not are_roots and shared_name(gold.items):
+        if expected is None and not are_roots and shared_name(gold.items):
             return False
-        if len(values) != len(given_values) or (asked is None and gold.kind not in ("list", "set", "()")):
+        if len(values) != len(given_values) or (expected is None and gold.kind not in ("list", "set", "()")):
             return None
         if answered is None and pred.kind not in ("list", "()"):
             return False

@@ -384,8 +384,8 @@ class _Parser:
     def _fraction(self) -> Tree:
         start = self._place
         top, bottom = self._group_or_single(), self._group_or_single()
-        written = [text for _, text in self._tokens[start : self._place]]
-        if written[:2] == ["{", "d"] and written[written.index("}") :][:3] == ["}", "{", "d"]:
+        texts = [text for _, text in self._tokens[start : self._place]]
+        if texts[:2] == ["{", "d"] and texts[texts.index("}") :][:3] == ["}", "{", "d"]:
             raise Unreadable("a derivative")
         return ("divide", top, bottom)
 

@@ -247,8 +247,8 @@ def _ask(
     One task does it all; only when it hits a limit are the answers, and then the pairs, tried one by one.
     """
     texts = [distinct[key] for key in unsure]
-    asked = [(distinct[a], distinct[b]) for a, b in pairs]
-    outcome = pool.run("reward_fns.algebra:partition", texts, asked, time_limit=time_limit)
+    tasks = [(distinct[a], distinct[b]) for a, b in pairs]
+    outcome = pool.run("reward_fns.algebra:partition", texts, tasks, time_limit=time_limit)
     if outcome.kind is Kind.DONE:
         bad, same = outcome.value
         return {unsure[index] for index in bad}, same
@@ -256,9 +256,9 @@ def _ask(
     involved = list(dict.fromkeys([*unsure, *(key for pair in pairs for key in pair)]))
     checks = pool.map("reward_fns.algebra:check_gold", [(distinct[key],) for key in involved], time_limit=time_limit)
     bad_keys = {key for key, check in zip(involved, checks, strict=True) if _is_bad(check)}
-    left = [pair for pair in pairs if not bad_keys & set(pair)]
-    rows: list[tuple[list[str], list[tuple[str, str]]]] = [([], [(distinct[a], distinct[b])]) for a, b in left]
-    outcomes = dict(zip(left, pool.map("reward_fns.algebra:partition", rows, time_limit=time_limit), strict=True))
+    remaining = [pair for pair in pairs if not bad_keys & set(pair)]
+    rows: list[tuple[list[str], list[tuple[str, str]]]] = [([], [(distinct[a], distinct[b])]) for a, b in remaining]
+    outcomes = dict(zip(remaining, pool.map("reward_fns.algebra:partition", rows, time_limit=time_limit), strict=True))
     for pair_outcome in outcomes.values():
         _require_limit(pair_outcome)
     return bad_keys, [

@@ -267,14 +267,14 @@ def _is_empty(interval: Interval) -> bool:
 
 
 def _complement(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    left = [Interval(-_INFINITY, False, _INFINITY, False)]
+    remaining = [Interval(-_INFINITY, False, _INFINITY, False)]
     for hole in intervals:
         sides = (
             Interval(-_INFINITY, False, hole.low, not hole.low_closed),
             Interval(hole.high, not hole.high_closed, _INFINITY, False),
         )
-        left = [c for one in left for side in sides if (c := _overlap(one, side)) is not None]
-    return tuple(left)
+        remaining = [c for one in remaining for side in sides if (c := _overlap(one, side)) is not None]
+    return tuple(remaining)
 
 
 def _merged(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:

@@ -96,11 +96,11 @@ def filter_responses(
     Returns:
         As `responses`; UNJUDGED for a response that could not be judged, "" for one without an answer.
     """
-    kept = [list(group) for group in responses]
-    flat = [(text, doc[gold_key]) for group, doc in zip(kept, docs, strict=True) for text in group]
+    groups = [list(group) for group in responses]
+    flat = [(text, doc[gold_key]) for group, doc in zip(groups, docs, strict=True) for text in group]
     results = iter(score_batch([text for text, _ in flat], [gold for _, gold in flat], **options))
     filtered = []
-    for group, doc in zip(kept, docs, strict=True):
+    for group, doc in zip(groups, docs, strict=True):
         filtered.append([_filtered(text, doc[gold_key], next(results)) for text in group])
     return filtered
 

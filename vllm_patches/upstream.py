@@ -114,8 +114,8 @@ def _named(name: str, statements: list[ast.stmt]) -> ast.stmt | None:
             case ast.Assign(targets=[ast.Name(id=other)]) | ast.AnnAssign(target=ast.Name(id=other)):
                 definition = statement if other == name else definition
             case ast.ImportFrom(source, aliases, level):
-                taken = [alias for alias in aliases if name == (alias.asname or alias.name)]
-                definition = ast.ImportFrom(source, taken, level) if taken else definition
+                names = [alias for alias in aliases if name == (alias.asname or alias.name)]
+                definition = ast.ImportFrom(source, names, level) if names else definition
             case ast.If() | ast.Try():
                 branches = [statement.body, statement.orelse, *(one.body for one in getattr(statement, "handlers", ()))]
                 definition = next(filter(None, (_named(name, branch) for branch in branches)), definition)

@@ -50,11 +50,11 @@ def write(batch: KVBatchMeta, fields: Mapping[str, Sequence[Tensor]], keys: Sequ
     if not chosen:
         return batch
     content = TensorDict({name: jagged(rows) for name, rows in fields.items()}, batch_size=len(chosen))
-    written = tq.kv_batch_put(keys=chosen, partition_id=batch.partition_id, fields=content)
+    meta = tq.kv_batch_put(keys=chosen, partition_id=batch.partition_id, fields=content)
     if keys is not None:
         return batch
-    written.extra_info = {**(batch.extra_info or {}), **(written.extra_info or {})}
-    return written
+    meta.extra_info = {**(batch.extra_info or {}), **(meta.extra_info or {})}
+    return meta
 
 
 def write_rewards(batch: KVBatchMeta, rewards: Mapping[str, float]) -> None:

@@ -141,17 +141,15 @@ class Journal:
         if os.fstat(self._fd).st_size == 0:
             self._write((json_text({"settings": settings}) + "\n").encode())
             return
-        written = read_settings(self.path)
-        if written is None:
+        former = read_settings(self.path)
+        if former is None:
             raise JournalError(
                 f"{self.path} does not begin with its settings, so that it is not known what made its records: choose "
                 "another output, or remove it"
             )
-        differing = sorted(name for name in written.keys() | settings.keys() if written.get(name) != settings.get(name))
+        differing = sorted(name for name in former.keys() | settings.keys() if former.get(name) != settings.get(name))
         if differing:
-            detail = ", ".join(
-                f"{name} was {_short(written, name)}, now {_short(settings, name)}" for name in differing
-            )
+            detail = ", ".join(f"{name} was {_short(former, name)}, now {_short(settings, name)}" for name in differing)
             raise JournalError(
                 f"{self.path} was made with other settings ({detail}): choose another output, or remove it"
             )

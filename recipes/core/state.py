@@ -63,10 +63,10 @@ def load(path: str | Path, *, format: int = 1, identity: Mapping[str, Any] | Non
         later = isinstance(saved, int) and saved > format
         way_out = "update this package, or " if later else "finish the run with the version that wrote it, or "
         raise StateError(f"{path} has format {saved} and this version reads format {format}: {way_out}{REMEDY}")
-    wanted = json.loads(json.dumps(dict(identity or {})))
-    if run != wanted:
-        names = sorted(name for name in run.keys() | wanted.keys() if run.get(name) != wanted.get(name))
-        detail = ", ".join(f"{name} was {run.get(name)!r} and is {wanted.get(name)!r}" for name in names)
+    expected = json.loads(json.dumps(dict(identity or {})))
+    if run != expected:
+        names = sorted(name for name in run.keys() | expected.keys() if run.get(name) != expected.get(name))
+        detail = ", ".join(f"{name} was {run.get(name)!r} and is {expected.get(name)!r}" for name in names)
         raise StateError(f"{path} belongs to another run ({detail}): resume with the settings it had, or {REMEDY}")
     return json.loads(body)
 

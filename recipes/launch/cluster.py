@@ -98,9 +98,9 @@ def _answers(address: str) -> bool:
 
 def choose_device(overrides: Sequence[str], cluster: str | None) -> str:
     """``cpu`` when it is asked for or nothing else is there; otherwise ``accelerator``, and verl finds out which."""
-    asked = [item.partition("=")[2] for item in overrides if item.partition("=")[0].lstrip("+") == "trainer.device"]
-    if asked:
-        return "cpu" if asked[-1].strip("'\"") == "cpu" else "accelerator"
+    choices = [item.partition("=")[2] for item in overrides if item.partition("=")[0].lstrip("+") == "trainer.device"]
+    if choices:
+        return "cpu" if choices[-1].strip("'\"") == "cpu" else "accelerator"
     platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
     if platform:
         return "cpu" if platform == "cpu" else "accelerator"
@@ -278,7 +278,7 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    wanted = devices_of(config) + more_devices
+    needed = devices_of(config) + more_devices
 
     def installed() -> str | None:
         from importlib.metadata import PackageNotFoundError, version
@@ -291,21 +291,21 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
     _join(cluster)
     try:
         devices = max(ray.cluster_resources().get(name, 0) for name in ("GPU", "NPU"))
-        if devices < wanted:
+        if devices < needed:
             raise EnvironmentProblem(
-                f"the cluster at {cluster} offers {devices:g} devices and the run wants {wanted} ({_DEVICES_WANTED}); "
+                f"the cluster at {cluster} offers {devices:g} devices and the run wants {needed} ({_DEVICES_WANTED}); "
                 "nodes without an accelerator offer logical ones when started with 'ray start --num-gpus=N'"
             )
         probe = ray.remote(num_cpus=0)(installed)
-        asked = {}
+        hosts = {}
         for node in ray.nodes():
             if node["Alive"]:
                 here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                asked[probe.options(scheduling_strategy=here).remote()] = node["NodeManagerAddress"]
+                hosts[probe.options(scheduling_strategy=here).remote()] = node["NodeManagerAddress"]
         # A busy node takes minutes to start a first worker.
-        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_SECONDS)
+        answered, silent = ray.wait(list(hosts), num_returns=len(hosts), timeout=PROBE_SECONDS)
         if silent:
-            names = ", ".join(sorted(asked[reference] for reference in silent))
+            names = ", ".join(sorted(hosts[reference] for reference in silent))
             raise EnvironmentProblem(
                 f"{names} of the cluster at {cluster} started no worker within {PROBE_SECONDS:g} s: see 'ray status' "
                 "there, and at what else uses the node"
@@ -313,7 +313,7 @@ def check_cluster(config, cluster: str, more_devices: int = 0) -> None:
         for reference in answered:
             if ray.get(reference) is None:
                 raise EnvironmentProblem(
-                    f"node {asked[reference]} has no verl-duets: install it there (pip install -e .), or name an image "
+                    f"node {hosts[reference]} has no verl-duets: install it there (pip install -e .), or name an image "
                     "that has it in ray_kwargs.ray_init.runtime_env"
                 )
     finally:

@@ -73,9 +73,9 @@ def _refusal(error: Exception, known: Iterable[str], published: Mapping[str, str
         added = f", or +{key}" if near and key.endswith(f".{near[0]}") else ""
         hint = f"; did you mean {near[0]}{added}?" if near else ""
         return ConfigError(f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}", key)
-    told = " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
-    merging = cause is not None and told.startswith("Error merging")
-    return ConfigError(f"{told}: {_first_line(cause)}" if merging else told)
+    message = " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
+    merging = cause is not None and message.startswith("Error merging")
+    return ConfigError(f"{message}: {_first_line(cause)}" if merging else message)
 
 
 def compose_config(

@@ -55,8 +55,8 @@ def _kept_rows(data: DictConfig, files: list[str], tokenizer: Any, key: str) -> 
             every, short_enough = read(filter_overlong_prompts=False), read()
             prompt = every[0]["raw_prompt"]
     except Exception as error:  # whatever pyarrow, datasets or verl raises says what is wrong with the files
-        told = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataError(f"{key}: verl's dataset cannot read {', '.join(files)}: {told}") from error
+        message = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{key}: verl's dataset cannot read {', '.join(files)}: {message}") from error
     finally:
         datasets.enable_progress_bars()
     why = f"longer than data.max_prompt_length={data.max_prompt_length} tokens"

@@ -168,8 +168,8 @@ def _lines(*paths: Path, last_step: float = math.inf) -> dict[int, dict]:
             except (ValueError, KeyError, TypeError):
                 continue
             if step <= last_step:
-                known = records.get(step, {"data": {}})
-                records[step] = {**known, **record, "data": {**known["data"], **data}}
+                former = records.get(step, {"data": {}})
+                records[step] = {**former, **record, "data": {**former["data"], **data}}
     return records
 
 

@@ -209,9 +209,9 @@ class OfflineIteration:
 
     def exhausted(self) -> list[str]:
         """Policies that ran out of tries before they had their updates."""
-        wanted = {"proposer": self._settings.proposer_updates, "solver": self._settings.solver_updates}
+        target = {"proposer": self._settings.proposer_updates, "solver": self._settings.solver_updates}
         limit = {"proposer": self._settings.max_proposer_tries, "solver": self._settings.max_solver_tries}
-        return [name for name in wanted if self.updates[name] < wanted[name] and self.tries[name] >= (limit[name] or 0)]
+        return [name for name in target if self.updates[name] < target[name] and self.tries[name] >= (limit[name] or 0)]
 
     def _open(self, name: str, updates: int, tries: int | None) -> bool:
         return self.updates[name] < updates and self.tries[name] < (tries or 0)

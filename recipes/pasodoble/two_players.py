@@ -62,14 +62,14 @@ class TwoPlayerTrainer(RoleTrainer, DuetTrainer):
         """Generate ``rounds_per_step`` rounds and score them in index order."""
         with marked_timer("propose", timing_raw):
             proposals, rounds = self._propose()
-        asked = [(r, i) for r in rounds for i in questions_to_ask(r.proposals, self.settings.round)]
-        for r, i in asked:
+        places = [(r, i) for r in rounds for i in questions_to_ask(r.proposals, self.settings.round)]
+        for r, i in places:
             r.solver_uids[i] = uuid.uuid4().hex
         with marked_timer("solve", timing_raw):
             answers = self._solve(
-                [r.solver_uids[i] for r, i in asked],
-                [r.proposals[i].question for r, i in asked],
-                [r.proposals[i].answer for r, i in asked],
+                [r.solver_uids[i] for r, i in places],
+                [r.proposals[i].question for r, i in places],
+                [r.proposals[i].answer for r, i in places],
             )
         verdicts = [[answers.verdicts(r.solver_uids.get(i)) for i in range(len(r.proposals))] for r in rounds]
         scored = score_rounds(

@@ -180,10 +180,10 @@ class InstructionPool:
 
     def pop(self, n: int) -> list[Instruction]:
         """Remove and return up to `n` pending instructions, oldest first."""
-        taken = [self._pending.popleft() for _ in range(min(n, len(self._pending)))]
-        if taken and self.scope == "pool":
+        popped = [self._pending.popleft() for _ in range(min(n, len(self._pending)))]
+        if popped and self.scope == "pool":
             self._compare_with(instruction.text for instruction in self._pending)
-        return taken
+        return popped
 
     def draw_seeds(self, n: int, *, step: int, taken: Iterable[str] = ()) -> list[Instruction]:
         """Up to `n` seeds in an order that depends on the step, without those in `taken`, to answer as they are."""

@@ -37,8 +37,8 @@ class Schedule:
     @property
     def total_prompts(self) -> int:
         """Prompts to train in all."""
-        asked = self.instructions_num_per_iteration * self.iterations
-        return asked if self.available_prompts is None else min(asked, self.available_prompts)
+        total = self.instructions_num_per_iteration * self.iterations
+        return total if self.available_prompts is None else min(total, self.available_prompts)
 
     @property
     def full_steps(self) -> int:

@@ -136,11 +136,11 @@ def _class_faults(config: TandemConfig, vllm_config) -> list[tuple[bool, str]]:
     mode = resolve_mode(config, vllm_config)
     line = names_in_line(vllm_config.scheduler_config.get_scheduler_cls())
     speculates = mode == "speculative"
-    wanted = SPECULATIVE_SCHEDULER if speculates else SCHEDULER
+    scheduler = SPECULATIVE_SCHEDULER if speculates else SCHEDULER
     return [
         (
-            wanted not in line or (SPECULATIVE_SCHEDULER in line) != speculates,
-            f"scheduler_cls is {line[0]}, and mode {mode!r} takes {wanted}: pass all that engine_arguments returns, "
+            scheduler not in line or (SPECULATIVE_SCHEDULER in line) != speculates,
+            f"scheduler_cls is {line[0]}, and mode {mode!r} takes {scheduler}: pass all that engine_arguments returns, "
             "or its flags",
         )
     ]

@@ -212,9 +212,9 @@ class TandemRunnerMixin:
         for model in (JUNIOR, SENIOR):
             run = plan.runs[model]
             hidden = None if run is None else self._forwards[model].run(self.input_batch, run)
-            written = np.zeros(0, dtype=bool) if run is None else plan.writers[run.rows] == model
-            step.rows_written.append(run.rows[written] if run is not None else np.zeros(0, dtype=np.int64))
-            step.last_hidden.append(None if run is None else self._select(hidden, run.offsets[1:][written] - 1))
+            own = np.zeros(0, dtype=bool) if run is None else plan.writers[run.rows] == model
+            step.rows_written.append(run.rows[own] if run is not None else np.zeros(0, dtype=np.int64))
+            step.last_hidden.append(None if run is None else self._select(hidden, run.offsets[1:][own] - 1))
             if run is not None:
                 self.tandem_stats.forwards[model] += 1
                 self.tandem_stats.tokens[model] += int(run.offsets[-1])
@@ -236,10 +236,10 @@ class TandemRunnerMixin:
             total, self.model_config.get_hidden_size(), dtype=self.model_config.dtype, device=self.device
         )
         if run is not None and self.num_prompt_logprobs:
-            wanted = num_scheduled[run.rows]
-            within = np.arange(int(wanted.sum())) - np.repeat(np.cumsum(wanted) - wanted, wanted)
-            target = np.repeat((np.cumsum(num_scheduled) - num_scheduled)[run.rows], wanted) + within
-            source = np.repeat(run.offsets[1:] - wanted, wanted) + within
+            lengths = num_scheduled[run.rows]
+            within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            target = np.repeat((np.cumsum(num_scheduled) - num_scheduled)[run.rows], lengths) + within
+            source = np.repeat(run.offsets[1:] - lengths, lengths) + within
             layout[torch.from_numpy(target).to(self.device)] = hidden[torch.from_numpy(source).to(self.device)]
         return layout
 

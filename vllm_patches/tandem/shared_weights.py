@@ -50,7 +50,7 @@ class OnePass:
     def __init__(self, senior: nn.Module, junior: nn.Module):
         self._made: dict[int, nn.Module] = {}
         self._both = self._over(senior, junior)
-        self._split = [layer for layer in self._made.values() if isinstance(layer, Halves)]
+        self._split = [layer for layer in self._made.values() if isinstance(layer, StackedLinear)]
 
     def run(self, input_ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states (N, H) of the senior and of the junior at N tokens.
@@ -81,7 +81,7 @@ class OnePass:
 
     def _make(self, senior: nn.Module, junior: nn.Module) -> nn.Module:
         if isinstance(senior, Attention | VocabParallelEmbeddingWithLoRA):
-            return Halves(senior, junior)
+            return StackedLinear(senior, junior)
         if isinstance(senior, BaseLinearLayerWithLoRA):
             return _adapting_the_first_half(senior)
         parting = any(isinstance(part, Attention | BaseLayerWithLoRA) for part in senior.modules())
@@ -95,7 +95,7 @@ class OnePass:
         return both
 
 
-class Halves(nn.Module):
+class StackedLinear(nn.Module):
     """One layer on the first half of the rows, another on the second; ``has_run`` says that it was called."""
 
     def __init__(self, first: nn.Module, second: nn.Module):

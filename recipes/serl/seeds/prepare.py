@@ -149,17 +149,17 @@ def measure_agreement(options: argparse.Namespace, rows: Sequence[dict], journal
 
     raw, n = options.raw_prompt, options.answers
     done = read_agreement(journal.records(), journal.path, rows, options.question)
-    left = {str(place): row for place, row in enumerate(rows) if row["idx"] not in done}
-    if not left:
+    todo = {str(place): row for place, row in enumerate(rows) if row["idx"] not in done}
+    if not todo:
         return
 
     def vote(request: Request, answer: Answer) -> None:
         answers = [f"{request.prompt}{text}" if raw else text for text in answer.texts]
         share = sum(majority_vote(answers, convention="reference" if raw else "default").rewards) / n
-        row = left[request.key]
+        row = todo[request.key]
         journal.append({"idx": row["idx"], "question": row[options.question], "agreement": share})
 
-    texts = {place: options.answer_template.replace("{question}", row[options.question]) for place, row in left.items()}
+    texts = {place: options.answer_template.replace("{question}", row[options.question]) for place, row in todo.items()}
     requests = (
         Request(place, text if raw else [{"role": "user", "content": text}], request_seed(options.seed, place))
         for place, text in texts.items()

@@ -65,12 +65,12 @@ async def write_jointly(
     ended = False
     while not ended and len(response.token_ids) < max_tokens:
         author, start = schedule.author, len(response.token_ids)
-        wanted = min(chunk_tokens, max_tokens - start)
-        answer = await authors[author]([*prompt_ids, *response.token_ids], wanted, chunk_seed(params, start))
+        budget = min(chunk_tokens, max_tokens - start)
+        answer = await authors[author]([*prompt_ids, *response.token_ids], budget, chunk_seed(params, start))
         written = [int(token) for token in answer]
-        if not 1 <= len(written) <= wanted:
+        if not 1 <= len(written) <= budget:
             raise RuntimeError(
-                f"author {author} wrote {len(written)} tokens where between 1 and {wanted} were asked for"
+                f"author {author} wrote {len(written)} tokens where between 1 and {budget} were asked for"
             )
         for token in written:
             response.token_ids.append(token)
@@ -81,7 +81,7 @@ async def write_jointly(
             if ended or schedule.author != author:
                 break
         # an answer that is shorter than asked for ended on a stop token that only its engine knows
-        ended = ended or len(response.token_ids) - start == len(written) < wanted
+        ended = ended or len(response.token_ids) - start == len(written) < budget
     return response
 
 

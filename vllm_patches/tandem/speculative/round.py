@@ -157,11 +157,11 @@ class Round:
             num_scheduled: (N,) input tokens of each request, drafts included.
             drafted: scheduled drafts by request; vLLM pads a resumed request with ids of -1, which are none.
         """
-        given = [drafted.get(request_id, ()) for request_id in request_ids]
-        scheduled = np.fromiter(map(len, given), dtype=np.int64, count=len(given))
-        drafts = np.zeros((len(given), int(scheduled.max(initial=0))), dtype=np.int64)
+        proposed = [drafted.get(request_id, ()) for request_id in request_ids]
+        scheduled = np.fromiter(map(len, proposed), dtype=np.int64, count=len(proposed))
+        drafts = np.zeros((len(proposed), int(scheduled.max(initial=0))), dtype=np.int64)
         filled = np.arange(drafts.shape[1]) < scheduled[:, None]
-        drafts[filled] = np.fromiter((i for row in given for i in row), dtype=np.int64, count=int(scheduled.sum()))
+        drafts[filled] = np.fromiter((i for row in proposed for i in row), dtype=np.int64, count=int(scheduled.sum()))
         padded = (drafts < 0).any(axis=1)
         num_drafts = np.where(padded | ~samples, 0, scheduled)
         drafts[padded] = 0

@@ -120,12 +120,12 @@ class SpeculativeRunnerMixin:
             np.asarray(num_scheduled_tokens, dtype=np.int64),
             scheduler_output.scheduled_spec_decode_tokens,
         )
-        written = batch.num_tokens_no_spec[: len(ids)].astype(np.int64) - batch.num_prompt_tokens[: len(ids)]
+        num_output = batch.num_tokens_no_spec[: len(ids)].astype(np.int64) - batch.num_prompt_tokens[: len(ids)]
         resumed = np.fromiter((self._resumed[i] for i in ids), dtype=np.int64, count=len(ids))
         keys = np.fromiter((self._noise_keys[i] for i in ids), dtype=np.int64, count=len(ids))
-        host = np.stack([keys, resumed, written, self.round.query_starts, self.round.num_drafts])
+        host = np.stack([keys, resumed, num_output, self.round.query_starts, self.round.num_drafts])
         self._keys, self._resumed_len, self._written, self.query_starts, self._num_drafts = self._to_device(host)
-        self._early_stops = self._min_tokens.early(ids, written, self.device)
+        self._early_stops = self._min_tokens.early(ids, num_output, self.device)
         return prepared
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
@@ -143,9 +143,9 @@ class SpeculativeRunnerMixin:
         requests, positions, rows = self._to_device(
             np.stack([requests, positions, this.logit_starts[requests] + positions])
         )
-        wanted = logits[rows]
+        raw = logits[rows]
         own = torch.full((num_requests, width), NOTHING, dtype=torch.int64, device=self.device)
-        own[requests, positions], processed = self._draw(wanted, requests, self._written[requests] + positions)
+        own[requests, positions], processed = self._draw(raw, requests, self._written[requests] + positions)
         drafts, authors = self._to_device(this.drafts), self._to_device(this.authors)
         emitted, self._counts = accept_drafts(drafts, self._num_drafts, authors, own)
         # At width 1 vLLM takes every row for a sampled token.
@@ -158,9 +158,9 @@ class SpeculativeRunnerMixin:
             log_probs = empty_table(num_requests * width, number + 1, self.device)
             target = requests * width + positions
             if len(requests):  # the compiled rank kernel takes no empty batch
-                reported = processed if mode.startswith("processed") else wanted
-                kept = log_probs_of(reported, own[requests, positions], number, mode)
-                for whole, part in zip(log_probs[:3], kept[:3], strict=True):
+                reported = processed if mode.startswith("processed") else raw
+                reported_own = log_probs_of(reported, own[requests, positions], number, mode)
+                for whole, part in zip(log_probs[:3], reported_own[:3], strict=True):
                     whole[target] = part.to(whole.dtype)
             most = this.drafts.shape[1]
             if most:

@@ -129,9 +129,9 @@ def accept_drafts(
     positions = torch.arange(authors.shape[1], device=drafts.device)
     padded = torch.nn.functional.pad(drafts, (0, 1), value=NOTHING)
     senior = authors == SENIOR
-    stands = (positions < num_drafts[:, None]) & (~senior | (own == padded))
-    standing = stands.long().cumprod(dim=1).sum(dim=1)
-    bonus = senior.gather(1, standing[:, None])
-    emitted = torch.where(positions < standing[:, None], padded, NOTHING)
-    emitted = torch.where((positions == standing[:, None]) & bonus, own, emitted)
-    return emitted, standing + bonus[:, 0]
+    matches = (positions < num_drafts[:, None]) & (~senior | (own == padded))
+    accepted = matches.long().cumprod(dim=1).sum(dim=1)
+    bonus = senior.gather(1, accepted[:, None])
+    emitted = torch.where(positions < accepted[:, None], padded, NOTHING)
+    emitted = torch.where((positions == accepted[:, None]) & bonus, own, emitted)
+    return emitted, accepted + bonus[:, 0]
