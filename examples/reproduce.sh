@@ -22,11 +22,13 @@ BONUS=reward.custom_reward_function.path=examples/toy/style_bonus.py
 LABELS=preset=centred,step_ppo.reward.values=function,reward.custom_reward_function.path=examples/toy/letters_steps.py
 LABELS+=,reward.reward_model.enable=false,reward.reward_model.enable_resource_pool=false
 LABELS+=,data.max_response_length=144,actor_rollout_ref.rollout.max_model_len=240
+KL=actor_rollout_ref.actor.use_kl_loss=true,actor_rollout_ref.actor.kl_loss_coef=0.1
 declare -A ARMS=(
     [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
     [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
-    [tandem]="tandem:algorithm.tandem.validation=both,$BONUS grpo:$PAIR.prob_senior=1.0,$BONUS"
+    [tandem]="tandem:algorithm.tandem.validation=both,$BONUS grpo:$PAIR.prob_senior=1.0,$BONUS
+        grpo-kl:$PAIR.prob_senior=1.0,$BONUS,$KL"
     [pasodoble]="trained: frozen:pasodoble.train_proposer=false
         word-notes:pasodoble.train_proposer=false,pasodoble.knowledge.path=WORLD/words.jsonl"
     [step_ppo]="step-labels:$LABELS outcome:$LABELS,step_ppo.reward.scale=0"
