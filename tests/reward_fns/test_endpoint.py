@@ -118,7 +118,7 @@ def test_a_lasting_fault_ends_after_the_attempts_with_its_reason(kind, reason):
 )
 def test_what_no_retry_mends_is_asked_once(code, kind):
     with serving(status(code, "too long, by sk-secret")) as server, pytest.raises(EndpointError) as caught:
-        chat(server)
+        chat(server, timeout=20.0)
     assert (caught.value.reason, caught.value.kind) == (f"http_{code}", kind)
     assert "too long, by ***" in str(caught.value)
     assert len(server.requests) == 1
