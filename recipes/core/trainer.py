@@ -40,7 +40,7 @@ FIELDS = ("responses", "rm_scores", "extra_fields", "reward_model", "data_source
 
 
 class DuetTrainer(PPOTrainerSync):
-    """``PPOTrainerSync`` that drops unscored responses before anything is computed of them, and a run that listens.
+    """``PPOTrainerSync`` that drops unscored responses before anything is computed from them, and a run that listens.
 
     Attributes:
         group_relative: whether advantages compare the responses to one prompt, so that a group needs several of them.

@@ -176,7 +176,7 @@ def test_a_signal_reaches_the_trainer_which_saves_its_step_with_its_metrics(two_
 
 
 @pytest.mark.parametrize("row", [row for row in plugin.TABLE if row.kind == "trainer"], ids=lambda row: row.name)
-def test_every_trainer_is_built_on_the_one_that_listens_and_settles(row):
+def test_every_trainer_is_built_on_the_one_that_listens_and_drops_unscored(row):
     # First, as in a run: its registry takes ours while it is imported.
     importlib.import_module("verl.trainer.ppo.v1")
     assert issubclass(plugin.load(row.target), plugin.load("recipes.core.trainer:DuetTrainer"))

@@ -50,8 +50,8 @@ def test_the_budget_counts_skips_and_sessions_that_never_came_back():
 
 
 def test_a_fail_stops_whatever_the_budget():
-    with pytest.raises(BudgetSpent, match="the judge's key is wrong"):
-        drop_unscored([make("a", Score(1.0), Fail("the judge's key is wrong"))], ANY, expected=2, min_group=1)
+    with pytest.raises(BudgetSpent, match="the key is wrong"):
+        drop_unscored([make("a", Score(1.0), Score(1.0), Fail("the key is wrong"))], ANY, expected=3, min_group=2)
 
 
 def test_a_hook_can_drop_a_group():
