@@ -126,7 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         **loss_settings(args.loss, beta=args.beta, label_smoothing=args.label_smoothing),
         max_length=args.max_length,
         gradient_checkpointing=not args.no_gradient_checkpointing,
-        model_init_kwargs={"dtype": args.dtype},
     )
     trainer = DPOTrainer(args.model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     checkpoint = resumed_checkpoint(args.output, options, notes=trainer.is_world_process_zero())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.core import files
+from recipes.launch.cpu import bfloat16_is_faster
 from recipes.step_ppo.pipeline.command import own_device
 
 STARTED = "started.json"
@@ -31,7 +32,7 @@ def add_training_arguments(
     training.add_argument("--warmup-steps", type=int, default=200)
     training.add_argument("--weight-decay", type=float, default=0.01)
     training.add_argument("--max-length", type=int, default=max_length, help="tokens of prompt and response")
-    training.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    training.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="weights are float32")
     training.add_argument("--save-steps", type=int, default=200)
     training.add_argument("--deepspeed", help="DeepSpeed configuration, or set FSDP through accelerate's own launcher")
     training.add_argument("--report-to", nargs="*", default=["none"])
@@ -61,7 +62,7 @@ def trainer_arguments(args: argparse.Namespace) -> dict[str, Any]:
         adam_epsilon=1e-6,
         max_grad_norm=1.0,
         lr_scheduler_type="linear",
-        bf16=args.dtype == "bfloat16" and not cpu,
+        bf16=args.dtype == "bfloat16" and (not cpu or bfloat16_is_faster()),
         use_cpu=cpu,
         deepspeed=args.deepspeed,
         save_steps=args.save_steps,

@@ -7,7 +7,7 @@ import torch
 
 from recipes.core import nvidia
 from recipes.errors import EnvironmentProblem
-from recipes.step_ppo.pipeline import command, score
+from recipes.step_ppo.pipeline import command, score, training_run
 from recipes.step_ppo.pipeline.training_run import add_training_arguments, trainer_arguments
 
 
@@ -43,8 +43,10 @@ def test_a_gpu_that_torch_cannot_use_is_refused(machine, stage, monkeypatch):
     assert str(ended.value.code).startswith("stage: this machine has NVIDIA devices")
 
 
-def test_a_machine_without_one_computes_on_its_processor(machine):
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_machine_without_one_computes_on_its_processor(machine, faster, monkeypatch):
     machine(None)
-    assert train()["use_cpu"] and not train()["bf16"]
+    monkeypatch.setattr(training_run, "bfloat16_is_faster", lambda: faster)
+    assert train()["use_cpu"] and train()["bf16"] == faster
     with pytest.raises(OSError, match="/no/such/model"):
         score_nothing()

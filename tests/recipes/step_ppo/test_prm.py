@@ -299,6 +299,24 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
     torch.testing.assert_close(load_prm(str(out)).score.weight, before)
 
 
+def pairs_and_options(folder, n):
+    """Write n pairs, of a question each; the options of a DPO on them."""
+    pytest.importorskip("trl")
+    texts = [{"chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(n)]
+    pairs = [{"key": f"{i}", "id": str(i), "kind": "positive"} | pair for i, pair in enumerate(texts)]
+    write_world(folder, n, pairs=pairs)
+    return ["--pairs", str(folder / "pairs.jsonl"), "--no-gradient-checkpointing"]
+
+
+def test_dpo_moves_weights_by_less_than_bfloat16_resolves(tmp_path, model_folder):
+    command = ["--data", str(tmp_path / "p.parquet"), "--model", model_folder, *pairs_and_options(tmp_path, 4)]
+    command += ["--learning-rate", "2e-6", "--max-steps", "1", "--warmup-steps", "0", "--output", str(tmp_path / "o")]
+    dpo.main(command)
+    start, made = (load_file(Path(folder) / "model.safetensors") for folder in (model_folder, tmp_path / "o"))
+    assert {weight.dtype for weight in made.values()} == {torch.float32}
+    assert all((start[name] != weight).float().mean() > 0.5 for name, weight in made.items())
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("stage", ["prm", "dpo"])
@@ -312,12 +330,7 @@ def test_sigkill_while_training(stage, tmp_path, model_folder):
         command += ["--trajectories", str(tmp_path / "t.jsonl"), "--values", str(tmp_path / "v.jsonl")]
         command += ["--learning-rate", "3e-3", "--batch-size", "8", "--output"]
     else:
-        pytest.importorskip("trl")
-        texts = [{"chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(24)]
-        pairs = [{"key": f"{i}", "id": str(i), "kind": "positive"} | pair for i, pair in enumerate(texts)]
-        write_world(tmp_path, 24, pairs=pairs)
-        command += ["--pairs", str(tmp_path / "pairs.jsonl"), "--dtype", "float32", "--no-gradient-checkpointing"]
-        command += ["--learning-rate", "1e-3", "--batch-size", "4", "--output"]
+        command += [*pairs_and_options(tmp_path, 24), "--learning-rate", "1e-3", "--batch-size", "4", "--output"]
     main = {"prm": prm, "dpo": dpo}[stage].main
     main([*command, str(tmp_path / "whole")])
     out = tmp_path / "killed"
