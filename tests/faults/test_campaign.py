@@ -94,7 +94,7 @@ def test_keys_of_the_environment_stand_in_no_file_of_a_run(campaign, recipe):
 
 
 def test_a_machine_that_goes_down_while_it_saves(campaign):
-    """All processes at once, in the middle of the second checkpoint; no step is lost or made twice."""
+    """All processes at once while step 2 is saved: no step is lost or made twice. verl dumps its rollouts later."""
     run = campaign()
     run.environment |= CANARIES
     attempt = run.attempt()
@@ -108,7 +108,7 @@ def test_a_machine_that_goes_down_while_it_saves(campaign):
     assert run.finish(START_SECONDS) == 0, attempt.log.read_text()[-4000:]
     assert run.violations() == []
     assert run.logged()[1] == before
-    assert [len(prompts) for prompts in run.prompts().values()] == [16] * 3
+    assert run.prompts().keys() >= {1, 3} and {len(prompts) for prompts in run.prompts().values()} == {16}
     assert {"log.txt", "data.pt", "raylet.out"} <= {path.name for path in run.artefacts()}
     assert hits(run) == []
     assert json.loads(run.metrics.read_text().splitlines()[-1])["step"] == 3
