@@ -11,7 +11,7 @@ DATA_SOURCE, ABILITY, grade, base_model = letters.DATA_SOURCE, letters.ABILITY, 
 SCHEDULE = letters.SCHEDULE
 BAND = (0.01, 0.3)
 MAX_RESPONSE_TOKENS = 144
-LENGTHS, TRAIN, TEST = (10, 12), 2000, 500
+LENGTHS, TRAIN, TEST, STYLE = (10, 12), 2000, 500, {"step_style": "lines"}
 
 
 def split(seed: int) -> Split:
@@ -21,6 +21,6 @@ def split(seed: int) -> Split:
     while len(found) < TRAIN + TEST:
         letter, word = letters.draw_word(rng, LENGTHS)
         one = letters.example(letter, word, worked=False)
-        found.setdefault(letters.ask(letter, word), Example(one.prompt, "", one.ground_truth, one.extra_info))
+        found.setdefault(letters.ask(letter, word), Example(one.prompt, "", one.ground_truth, one.extra_info | STYLE))
     questions = list(found.values())
     return Split(train=questions[TEST:], test=questions[:TEST], lessons=letters.split(seed).lessons)
