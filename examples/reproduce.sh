@@ -6,8 +6,8 @@
 # One run for each arm and seed, ten steps with 500 held-out questions: minutes each on a GPU, hours on two CPU cores. The
 # picture and the table are outputs/reproduce/RECIPE/curve.png and table.md. The same command goes on after an interruption and
 # makes no finished run again. On SmolLM2 tandem has a world of two styles, of which its junior knows one and the reward prefers the other;
-# step_ppo is asked about longer words than its start has learned, with true step labels, a PRM learned from completions, or
-# neither; PasoDoble's word-notes have no numbers, so that only questions that teach pass its checks.
+# step_ppo is asked about longer words than its start has learned, with true step labels, a PRM learned from completions (it takes
+# a second GPU), or neither; PasoDoble's word-notes have no numbers, so that only questions that teach pass its checks.
 #
 # From the environment:
 #   STEPS       training steps (10)
