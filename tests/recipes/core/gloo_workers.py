@@ -93,7 +93,7 @@ def main(folder, fault=None):
             end.send("finalize")
     deadline = time.monotonic() + 40
     # With a fault these two are told by their group; the other actor rank waits for its finalize for ever.
-    for process in (processes[0], processes[2]):
+    for process in (processes[0], processes[2]) if fault else processes:
         process.join(max(0.0, deadline - time.monotonic()))
     for process in processes:
         process.kill()

@@ -302,8 +302,7 @@ def test_training_learns_and_resumes(tmp_path, tokenizer, model_folder, capsys):
 def pairs_and_options(folder, n):
     """Write n pairs, of a question each; the options of a DPO on them."""
     pytest.importorskip("trl")
-    texts = [{"chosen": f"so {i}.", "reject": f"no {i}?"} for i in range(n)]
-    pairs = [{"key": f"{i}", "id": str(i), "kind": "positive"} | pair for i, pair in enumerate(texts)]
+    pairs = [dict(key=i, id=i, kind="positive", chosen=f"so {i}.", reject=f"no {i}?") for i in map(str, range(n))]
     write_world(folder, n, pairs=pairs)
     return ["--pairs", str(folder / "pairs.jsonl"), "--no-gradient-checkpointing"]
 
@@ -313,8 +312,7 @@ def test_dpo_moves_weights_by_less_than_bfloat16_resolves(tmp_path, model_folder
     command += ["--learning-rate", "2e-6", "--max-steps", "1", "--warmup-steps", "0", "--output", str(tmp_path / "o")]
     dpo.main(command)
     start, made = (load_file(Path(folder) / "model.safetensors") for folder in (model_folder, tmp_path / "o"))
-    assert {weight.dtype for weight in made.values()} == {torch.float32}
-    assert all((start[name] != weight).float().mean() > 0.5 for name, weight in made.items())
+    assert all(w.dtype == torch.float32 and (start[name] != w).float().mean() > 0.5 for name, w in made.items())
 
 
 @pytest.mark.long
