@@ -1,4 +1,4 @@
-"""What verl 0.9 hard-codes for accelerators, replaced for the CPU platform: one function per patch.
+"""What verl 0.9 and transformers do for accelerators, replaced for the CPU platform: one function per patch.
 
 :func:`install` is called by the plug-in in every process of a run that was launched with ``VERL_PLATFORM=cpu``, and
 nowhere else. A second call changes nothing.
@@ -46,8 +46,23 @@ def offload_to_pageable_memory(module) -> None:
     module.CPUOffloadPolicy = pageable_offload_policy
 
 
+def attend_within_sequences(module) -> None:
+    """Compute the attention of a packed row a sequence at a time, see `recipes.core.packed_attention`.
+
+    Symptom: a pass over 32 responses takes three times as long. Trigger: without flash attention a row of many
+    sequences is one product under a mask. Safe: the mask's blocks are what is computed, and the rest goes to sdpa.
+    """
+    from recipes.core.packed_attention import within_sequences
+
+    upstream = module.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if is_replaced(upstream):
+        return
+    module.AttentionInterface.register("sdpa", replaces(upstream)(within_sequences(upstream)))
+
+
 def install() -> None:
     """Apply every patch to this process, each when verl imports the module it concerns."""
     alias_vllm_distribution()
     patch_when_imported("verl.utils.distributed", USED_BY, name_one_collective_backend)
     patch_when_imported("verl.workers.engine.fsdp.transformer_impl", USED_BY, offload_to_pageable_memory)
+    patch_when_imported("transformers.modeling_utils", USED_BY, attend_within_sequences)

@@ -25,8 +25,10 @@ KV_BYTES = 1024 * MIB
 """The most that an engine's keys and values get by themselves."""
 # A waiting thread looks 20,000 times (some microseconds), then sleeps: 285 tokens a second, 245 without looking.
 WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
-# glibc gives every large tensor back to the system and faults it in again: a third of a training pass.
+# glibc gives every large tensor back to the system and faults it in again: a third of a training pass. Only its first
+# arena can keep them, and Ray trains in a thread that would get another.
 ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(8 * 1024**3),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 1024**3),
     "MALLOC_TOP_PAD_": str(256 * MIB),

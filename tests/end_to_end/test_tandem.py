@@ -5,7 +5,10 @@ import json
 import math
 import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,6 +17,7 @@ import torch
 from recipes.launch import leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+SMOLLM2 = Path(__file__).resolve().parents[2] / "examples" / "toy" / "smollm2.py"
 PAIR = ("data.val_max_samples=16", "algorithm.tandem.validation=both", "trainer.save_freq=1")
 
 
@@ -102,6 +106,38 @@ def engine(run) -> psutil.Process:
         if "VLLM::EngineCor" in " ".join(process.cmdline()):
             return process
     raise LookupError("the run has no engine")
+
+
+@pytest.fixture
+def real_world(toy_world, tmp_path):
+    """SmolLM2-135M without a supervised start, and the toy's sums."""
+    model = toy_world.parent / "smollm2"
+    made = subprocess.run([sys.executable, SMOLLM2, "--out", model], capture_output=True, text=True, timeout=1000)
+    if "cannot fetch" in made.stderr or "did not fetch" in made.stderr:
+        pytest.skip(made.stderr.splitlines()[-1])
+    assert made.returncode == 0, made.stderr
+    for path in (model, *toy_world.glob("*.parquet")):
+        (tmp_path / ("model" if path is model else path.name)).symlink_to(path)
+    return tmp_path
+
+
+def test_two_steps_of_a_real_model(start, real_world):
+    """A chat template, 49,152 tokens and, where that is faster, bfloat16; it knows no sums, so any reward will do."""
+    reward = real_world / "reward.py"
+    reward.write_text("def compute_score(solution_str, **_):\n    return len(solution_str) % 2\n")
+    sizes = ("data.train_batch_size=4", "data.max_response_length=48", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
+    ends = (
+        "trainer.total_training_steps=2",
+        "trainer.val_before_train=false",
+        "trainer.test_freq=-1",
+        "trainer.save_freq=-1",
+    )
+    own = f"reward.custom_reward_function.path={reward}"
+    run = start(
+        "recipes.tandem.main", "scale=smollm2_135m", *sizes, *ends, own, environment={"LETTERS_DIR": str(real_world)}
+    )
+    assert run.wait() == 0, run.log[-6000:]
+    check_steps(run.metrics(), most=0.02, responses=32)
 
 
 ENGINE = "actor_rollout_ref.rollout.engine_kwargs.vllm.tandem_config."
