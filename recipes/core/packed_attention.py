@@ -8,24 +8,26 @@ from collections.abc import Callable
 
 import torch
 
+# Tokens times the longest sequence: 1 GB of scores in SmolLM2, which every layer keeps for the backward pass.
+MOST_SCORES = 2**20
+
 
 def within_sequences(sdpa: Callable) -> Callable:
     """transformers' `sdpa_attention_forward`, with a packed row computed as a batch of its sequences.
 
     A sequence begins where `position_ids` is 0. It keeps its own block of the mask, so that sliding windows stay; what
-    is no packed row, or has dropout, goes to `sdpa`.
+    is no packed row, has dropout, or more than `MOST_SCORES`, goes to `sdpa`.
     """
 
     def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_ids=None, **kwargs):
-        starts = _starts(query, attention_mask, position_ids)
-        if starts is None or dropout:
+        sequences = _sequences(query.shape[2], attention_mask, position_ids)
+        if sequences is None or dropout:
             options = {"dropout": dropout, "scaling": scaling, "position_ids": position_ids}
             return sdpa(module, query, key, value, attention_mask, **options, **kwargs)
-        total = query.shape[2]
-        lengths = torch.diff(starts, append=starts.new_tensor([total]))
+        starts, lengths = sequences
         places = torch.arange(int(lengths.max()))
         inside = places < lengths[:, None]
-        cells = (starts[:, None] + places).clamp(max=total - 1)
+        cells = (starts[:, None] + places).clamp(max=query.shape[2] - 1)
         # A cell behind its sequence's end is dropped below; until then it attends to all, so as to stay finite.
         mask = attention_mask[0, 0][cells[:, :, None], cells[:, None, :]] & inside[:, None] | ~inside[:, :, None]
 
@@ -44,12 +46,14 @@ def within_sequences(sdpa: Callable) -> Callable:
     return attend
 
 
-def _starts(query: torch.Tensor, mask: torch.Tensor | None, position_ids: torch.Tensor | None) -> torch.Tensor | None:
-    """Where the sequences of a packed row begin; None where this is none."""
-    total = query.shape[2]
+def _sequences(
+    total: int, mask: torch.Tensor | None, position_ids: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Where the sequences of a packed row begin, and their lengths; None where it is none, or too long."""
     if mask is None or mask.dtype != torch.bool or mask.shape != (1, 1, total, total):
         return None
-    if position_ids is None or position_ids.shape != (1, total):
+    if position_ids is None or position_ids.shape != (1, total) or position_ids[0, 0] != 0:
         return None
     starts = (position_ids[0] == 0).nonzero()[:, 0]
-    return starts if len(starts) > 1 and starts[0] == 0 else None
+    lengths = torch.diff(starts, append=starts.new_tensor([total]))
+    return (starts, lengths) if len(starts) > 1 and total * int(lengths.max()) <= MOST_SCORES else None

@@ -5,7 +5,7 @@ import torch
 import transformers
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from recipes.core.packed_attention import within_sequences
+from recipes.core import packed_attention
 
 LENGTHS = (5, 9, 1, 7)
 SIZES = dict(
@@ -23,7 +23,9 @@ def calls(monkeypatch):
         seen.append(arguments)
         return sdpa_attention_forward(*arguments, **options)
 
-    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "sdpa", within_sequences(upstream))
+    monkeypatch.setitem(
+        transformers.AttentionInterface._global_mapping, "sdpa", packed_attention.within_sequences(upstream)
+    )
     return seen
 
 
@@ -39,7 +41,7 @@ def gradients(model, logits):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def test_a_packed_row_gives_the_logits_and_gradients_of_its_sequences(model, calls):
+def test_a_packed_row_gives_the_logits_and_gradients_of_its_sequences(model, calls, monkeypatch):
     tokens = torch.randint(0, 32, (1, sum(LENGTHS)))
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     packed = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
@@ -49,6 +51,10 @@ def test_a_packed_row_gives_the_logits_and_gradients_of_its_sequences(model, cal
     assert len(calls) == 2 * len(LENGTHS)
     torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(own, gradients(model, alone), rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(packed_attention, "MOST_SCORES", sum(LENGTHS) * max(LENGTHS) - 1)
+    long = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+    assert len(calls) == 2 * len(LENGTHS) + 2
+    torch.testing.assert_close(packed, long, rtol=1e-4, atol=1e-5)
 
 
 def test_a_padded_batch_and_a_cache_go_to_transformers(model, calls):
