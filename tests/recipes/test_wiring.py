@@ -81,6 +81,7 @@ import ray
 import verl
 from ray import cloudpickle
 from recipes.launch.doctor import lost_rows
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers import engine_workers
 from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer as transfer, utils, vllm_rollout
@@ -95,6 +96,7 @@ ours = {
     "socket": transfer.BucketedWeightSender._init_socket,
     "acknowledgements": transfer.BucketedWeightSender.async_send_weights,
     "critic": model.load_valuehead_model,
+    "attention of packed rows": ALL_ATTENTION_FUNCTIONS["sdpa"],
 }
 # Ray wraps every method of an actor's class, and pickles by value what the wrapper holds.
 for worker in (engine_workers.ActorRolloutRefWorker, engine_workers.TrainingWorker):
