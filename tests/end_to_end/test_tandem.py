@@ -121,21 +121,14 @@ def real_world(toy_world, tmp_path):
     return tmp_path
 
 
-def test_two_steps_of_a_real_model(start, real_world):
+def test_two_steps_of_a_real_model(start, small, real_world):
     """A chat template, 49,152 tokens and, where that is faster, bfloat16; it knows no sums, so any reward will do."""
     reward = real_world / "reward.py"
     reward.write_text("def compute_score(solution_str, **_):\n    return len(solution_str) % 2\n")
     sizes = ("data.train_batch_size=4", "data.max_response_length=48", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
-    ends = (
-        "trainer.total_training_steps=2",
-        "trainer.val_before_train=false",
-        "trainer.test_freq=-1",
-        "trainer.save_freq=-1",
-    )
-    own = f"reward.custom_reward_function.path={reward}"
-    run = start(
-        "recipes.tandem.main", "scale=smollm2_135m", *sizes, *ends, own, environment={"LETTERS_DIR": str(real_world)}
-    )
+    own = (f"reward.custom_reward_function.path={reward}", "trainer.total_training_steps=2", *small[-3:])
+    environment = {"LETTERS_DIR": str(real_world)}
+    run = start("recipes.tandem.main", "scale=smollm2_135m", *sizes, *own, environment=environment)
     assert run.wait() == 0, run.log[-6000:]
     check_steps(run.metrics(), most=0.02, responses=32)
 
