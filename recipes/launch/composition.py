@@ -73,7 +73,7 @@ def _refusal(error: Exception, known: Iterable[str], published: Mapping[str, str
         added = f", or +{key}" if near and key.endswith(f".{near[0]}") else ""
         hint = f"; did you mean {near[0]}{added}?" if near else ""
         return ConfigError(f"unknown key {key!r}: neither verl's ppo_trainer nor this recipe has it{hint}", key)
-    message = " ".join(line.strip() for line in text.strip().splitlines()[:4] if line.strip())
+    message = " ".join(text.partition("Config search path")[0].split())
     merging = cause is not None and message.startswith("Error merging")
     return ConfigError(f"{message}: {_first_line(cause)}" if merging else message)
 

@@ -47,6 +47,7 @@ def test_a_wrong_override_is_one_sentence_with_the_nearest_key(override, key):
         compose_config(*SPPO, ["scale=toy", override])
     assert refused.value.key == key and "\n" not in str(refused.value)
     assert ("trainig" in override) == ("did you mean trainer.total_training_steps?" in str(refused.value))
+    assert ("huge" in override) == str(refused.value).endswith("smollm2_135m toy")
 
 
 @pytest.mark.parametrize(
