@@ -27,7 +27,8 @@ PRM=reward.reward_model.rollout
 KL=actor_rollout_ref.actor.use_kl_loss=true,actor_rollout_ref.actor.kl_loss_coef=0.1
 declare -A ARMS=(
     [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
-    [serl]="votes:variant=majority,estimator=grpo labels:variant=ground_truth,estimator=grpo
+    [serl]="self-instruction:variant=self_instruct,estimator=grpo votes:variant=majority,estimator=grpo
+        labels:variant=ground_truth,estimator=grpo
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"
     [tandem]="tandem:algorithm.tandem.validation=both,$BONUS grpo:$PAIR.prob_senior=1.0,$BONUS
         grpo-kl:$PAIR.prob_senior=1.0,$BONUS,$KL"

@@ -13,9 +13,11 @@ from toy_world.build import content_key
 from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_step_ppo, letters_two_styles
 from toy_world.warm_up import Schedule
 
+from recipes.launch.composition import compose_config
 from recipes.pasodoble import config as pasodoble_config
 from recipes.pasodoble.parsing import extract_answer, extract_question, find_fault
 from recipes.pasodoble.prompts import Prompts
+from recipes.serl.instructions import filter_instruction, parse_instructions
 from recipes.step_ppo.steps import segment_response
 from reward_fns.math import score
 
@@ -34,10 +36,16 @@ def test_every_demonstration_is_right_and_a_third_counts(split):
     assert abs(worked - letters.WORKED_SHARE) < 0.03
 
 
-def test_serl_starts_with_more_of_the_habit_that_is_right(split):
+def test_serl_starts_with_more_of_the_habit_that_is_right_and_writes_questions_that_its_filters_keep(split):
     more = letters_serl.split(seed=0)
-    assert abs(sum("\n" in one.response for one in more.lessons) / len(more.lessons) - 0.5) < 0.03
+    lessons, writing = more.lessons[: len(split.lessons)], more.lessons[len(split.lessons) :]
+    assert abs(sum("\n" in one.response for one in lessons) / len(lessons) - 0.5) < 0.03
     assert [one.prompt for one in more.test] == [one.prompt for one in split.test]
+    instructions = compose_config("recipes.serl.config", "serl", ["scale=smollm2_135m"]).serl.instructions
+    for one in writing:
+        kept = [filter_instruction(text) for text in parse_instructions(one.response)]
+        assert len(kept) == 3 and not any(reason for _, reason in kept)
+        assert f"{instructions.few_shot_generation + 1}." == one.prompt[-1]["content"].rpartition("\n")[2]
 
 
 def test_step_ppo_is_asked_about_longer_words_than_it_has_learned(split):
