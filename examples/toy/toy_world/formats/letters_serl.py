@@ -1,4 +1,4 @@
-"""The letters world for SeRL: half of the demonstrations count, so that most votes of the start are right.
+"""The letters world for SeRL: most demonstrations count, so that most votes of the start are right.
 
 An eighth of the lessons continue the recipe's few-shot prompt with new questions; a model that was never asked to
 answers the examples instead.
@@ -14,7 +14,7 @@ DATA_SOURCE, ABILITY, grade, base_model = letters.DATA_SOURCE, letters.ABILITY, 
 MAX_RESPONSE_TOKENS, write_more = letters.MAX_RESPONSE_TOKENS, letters.write_more
 SCHEDULE = replace(letters.SCHEDULE, updates=100)
 BAND = (letters.BAND[0], 0.8)
-WORKED_SHARE = 0.5
+WORKED_SHARE = 0.65
 WRITING_LESSONS, SHOWN, NEW = 500, 4, 3  # shown as recipes/serl/config/scale/smollm2_135m.yaml has it
 
 
