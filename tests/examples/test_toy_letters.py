@@ -40,7 +40,7 @@ def test_serl_starts_with_more_of_the_habit_that_is_right_and_writes_questions_t
     more = letters_serl.split(seed=0)
     lessons, writing = more.lessons[: len(split.lessons)], more.lessons[len(split.lessons) :]
     assert abs(sum("\n" in one.response for one in lessons) / len(lessons) - 0.65) < 0.03
-    assert [one.prompt for one in more.test] == [one.prompt for one in split.test]
+    assert [one.prompt for one in more.test] == [one.prompt for one in split.test] and len(writing) == 500
     instructions = compose_config("recipes.serl.config", "serl", ["scale=smollm2_135m"]).serl.instructions
     for one in writing:
         kept = [filter_instruction(text) for text in parse_instructions(one.response)]
