@@ -24,9 +24,10 @@ LONGER=preset=centred,data.max_response_length=144,actor_rollout_ref.rollout.max
 LABELS=$LONGER,step_ppo.reward.values=function,reward.custom_reward_function.path=examples/toy/letters_steps.py
 LABELS+=,reward.reward_model.enable=false,reward.reward_model.enable_resource_pool=false
 PRM=reward.reward_model.rollout
+REINFORCE=preset=verl,algorithm.adv_estimator=reinforce_plus_plus,actor_rollout_ref.actor.policy_loss.loss_mode=vanilla
 KL=actor_rollout_ref.actor.use_kl_loss=true,actor_rollout_ref.actor.kl_loss_coef=0.1
 declare -A ARMS=(
-    [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo"
+    [sppo]="sppo:preset=verl sppo-K5:preset=paper grpo:preset=grpo reinforce:$REINFORCE"
     [serl]="self-instruction:variant=self_instruct,estimator=grpo votes:variant=majority,estimator=grpo
         labels:variant=ground_truth,estimator=grpo
         shuffled:variant=ground_truth,estimator=grpo,data.train_files=WORLD/train_shuffled.parquet"

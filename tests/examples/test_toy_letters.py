@@ -9,7 +9,7 @@ import pytest
 import smollm2
 import style_bonus
 from omegaconf import OmegaConf
-from toy_world.build import content_key
+from toy_world.build import content_key, load_format
 from toy_world.formats import letters, letters_pasodoble, letters_serl, letters_step_ppo, letters_two_styles
 from toy_world.warm_up import Schedule
 
@@ -27,13 +27,15 @@ def split():
     return letters.split(seed=0)
 
 
-def test_every_demonstration_is_right_and_a_third_counts(split):
+def test_every_demonstration_is_right_and_a_third_counts_or_a_fifth(split):
     for one in split.lessons[:500]:
         letter, word = re.fullmatch(r"How many (.) are there in word (.+)\?", one.extra_info["question"]).groups()
         assert one.ground_truth == str(word.split("-").count(letter)) and 4 <= len(word.split("-")) <= 9
         assert letters.grade(one.response, one.ground_truth) and score(one.response, one.ground_truth).value == 1.0
     worked = sum("\n" in one.response for one in split.lessons) / len(split.lessons)
     assert abs(worked - letters.WORKED_SHARE) < 0.03
+    weak = load_format("letters_serl_weak").split(seed=0).lessons
+    assert abs(sum("\n" in one.response for one in weak) / len(weak) - 0.2) < 0.03
 
 
 def test_serl_starts_with_more_of_the_habit_that_is_right_and_writes_questions_that_its_filters_keep(split):

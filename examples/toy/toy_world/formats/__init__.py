@@ -12,6 +12,7 @@ FORMATS = {
     "letters": "toy_world.formats.letters",
     "letters_pasodoble": "toy_world.formats.letters_pasodoble",
     "letters_serl": "toy_world.formats.letters_serl",
+    "letters_serl_weak": "toy_world.formats.letters_serl_weak",
     "letters_step_ppo": "toy_world.formats.letters_step_ppo",
     "letters_two_styles": "toy_world.formats.letters_two_styles",
 }
