@@ -53,6 +53,7 @@ main() {
     else
         duets_install || return 1
     fi
+    [[ -n "$toy" ]] || warn_of_slow_processor
     local world
     for recipe in "${recipes[@]}"; do
         _duets_stage "Making the world of $recipe (some minutes the first time)"
@@ -70,6 +71,13 @@ main() {
         [[ -n "$toy" ]] || echo "next, ten steps that keep checkpoints:" \
             "$DUETS_PYTHON -m recipes.$recipe.main scale=smollm2_135m ${REAL[$recipe]:-}"
     done
+}
+
+# Without fast bfloat16 the supervised start alone takes half an hour.
+warn_of_slow_processor() {
+    "$DUETS_PYTHON" -c 'import sys; from recipes.launch.cpu import bfloat16_is_faster; sys.exit(bfloat16_is_faster())' &&
+        echo "This processor computes in float32: expect an hour or more. With --toy it is minutes."
+    return 0
 }
 
 # A recipe with a format of its own name has a world of its own; the others share one.

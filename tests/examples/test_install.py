@@ -203,6 +203,15 @@ def test_quickstart_names_what_it_refuses(checkout, argument, environment, messa
     assert message in one_sentence(done)
 
 
+@pytest.mark.parametrize(("faster", "options", "told"), [(0, [], True), (1, [], False), (0, ["--toy"], False)])
+def test_a_processor_without_bfloat16_is_told_of_before_the_start(checkout, tmp_path, faster, options, told):
+    program(tmp_path / "bin", "python", f'[[ "$1" == -c ]] && exit {faster}; echo made a world; exit 3')
+    environment = os.environ | {"USE_PYTHON": str(tmp_path / "bin" / "python"), "OUT": str(tmp_path / "out")}
+    command = ["bash", str(checkout / "examples" / "quickstart.sh"), *options, "sppo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, "expect an hour" in done.stdout.partition("made a world")[0]) == (1, told)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_a_whole_installation(tmp_path):
