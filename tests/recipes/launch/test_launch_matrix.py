@@ -71,10 +71,10 @@ def group_choices(recipe):
 
 
 def launcher_overrides(folder):
-    """What every launcher of a recipe's `main` passes to Python, by its name: its `python3` only prints."""
+    """What every launcher of a recipe's `main` passes to Python, by its name: what it starts only prints."""
     stub = folder / "bin"
     stub.mkdir()
-    for name in ("python3", "python"):
+    for name in ("python3", "python", "torchrun", "accelerate"):
         code = "import json, sys; print('ARGS', json.dumps(sys.argv[1:]))"
         (stub / name).write_text(f'#!/bin/bash\nexec {sys.executable} -c "{code}" "$@"\n')
         (stub / name).chmod(0o755)
