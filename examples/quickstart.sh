@@ -73,7 +73,7 @@ main() {
     done
 }
 
-# Without fast bfloat16 the supervised start alone takes half an hour.
+# Without fast bfloat16 start and steps take an hour, and the start says nothing for minutes.
 warn_of_slow_processor() {
     "$DUETS_PYTHON" -c 'import sys; from recipes.launch.cpu import bfloat16_is_faster; sys.exit(bfloat16_is_faster())' &&
         echo "This processor computes in float32: expect an hour or more. With --toy it is minutes."
